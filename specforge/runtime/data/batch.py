@@ -1,0 +1,44 @@
+"""In: a `Pack` and what was captured of its documents. Out: the `Batch` of tensors a step reads.
+
+Legend: T tokens of a document, R rows of a pack (documents laid end to end, nothing padded), C captured width,
+H target hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import torch
+
+from specforge.runtime.data.pack import Pack
+
+
+@attrs.frozen(eq=False)
+class Features:
+    """What was captured of one document: `aux_TC` (layers concatenated) and `last_TH` (post-norm)."""
+
+    aux_TC: torch.Tensor
+    last_TH: torch.Tensor
+
+
+@attrs.frozen(eq=False)
+class Batch:
+    """A pack with its captured features on the trainer's device; `features` are concatenated as the documents are."""
+
+    pack: Pack
+    tokens_R: torch.Tensor
+    aux_RC: torch.Tensor
+    last_RH: torch.Tensor
+
+
+def batch(pack: Pack, features: Sequence[Features], device: torch.device) -> Batch:
+    """Lay a pack's documents end to end on `device`. `features[i]` belongs to `pack.documents[i]`."""
+    tokens = np.concatenate([d.tokens for d in pack.documents]).astype(np.int64)
+    return Batch(
+        pack=pack,
+        tokens_R=torch.from_numpy(tokens).to(device, non_blocking=True),
+        aux_RC=torch.cat([f.aux_TC.to(device, non_blocking=True) for f in features]),
+        last_RH=torch.cat([f.last_TH.to(device, non_blocking=True) for f in features]),
+    )

@@ -1,0 +1,201 @@
+"""In: nothing. Out: what each operation of a plan needs to run, fully resolved: one frozen class per operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from specforge.dsl.feature import DTYPE_BYTES
+
+
+@attrs.frozen
+class Geometry:
+    """The facts of a target's config.json that anything else depends on.
+
+    `rope` is the config's rotary description in the transformers v5 schema (`rope_type`, `rope_theta`, factors).
+    `weights_dtype` is the dtype of the stored weights.
+    """
+
+    architecture: str
+    model_type: str
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    hidden_act: str
+    rope: dict[str, Any]
+    tied_embeddings: bool
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    pad_token_id: int | None
+    initializer_range: float
+    weights_dtype: str
+
+
+@attrs.frozen
+class TargetSettings:
+    """The frozen target model. `random_seed` set: weights are drawn by the run instead of loaded.
+
+    `folder` is a local folder with weights (relative to the plan's base), or None: found by name in the caches.
+    """
+
+    name: str
+    folder: str | None
+    config: str
+    random_seed: int | None
+    geometry: Geometry
+    parameter_count: int
+
+
+@attrs.frozen
+class SourceSettings:
+    """A source of documents. `kind`: "conversations" or "prompts". `path` is relative to the plan's base.
+
+    `max_length`: tokens a document keeps (right-truncated). `max_rows`: rows read from the file, None for all.
+    `chat_template`: None for the tokenizer's own, else Jinja text.
+    """
+
+    kind: str
+    path: str
+    max_length: int
+    max_rows: int | None
+    chat_template: str | None
+
+
+@attrs.frozen
+class CaptureSettings:
+    """What is captured of the target: outputs of `layers` (concatenated) and the post-norm last hidden state.
+
+    `batch_documents`: documents in one forward of the target; the batches follow the recorded order.
+    """
+
+    layers: tuple[int, ...]
+    last_hidden: bool
+    dtype: str
+    batch_documents: int
+
+
+@attrs.frozen
+class Parameter:
+    """One entry of the draft's state_dict."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool
+
+    @property
+    def count(self) -> int:
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+    @property
+    def bytes(self) -> int:
+        return self.count * DTYPE_BYTES[self.dtype]
+
+
+@attrs.frozen
+class DraftSettings:
+    """The draft model, fully resolved. `target_hidden_size` is the width of one captured layer; `aux_layers` which.
+
+    `parameters` is the state_dict: names, shapes, dtypes.
+    """
+
+    architecture: str
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int
+    target_hidden_size: int
+    aux_layers: tuple[int, ...]
+    rms_norm_eps: float
+    hidden_act: str
+    rope: dict[str, Any]
+    max_position_embeddings: int
+    fc_norm: bool
+    norm_output: bool
+    dtype: str
+    initializer_range: float
+    parameters: tuple[Parameter, ...]
+
+
+@attrs.frozen
+class Eagle3Settings:
+    """EAGLE3's loss: `ttt_length` K steps, step k weighted `position_decay` ** k.
+
+    `reduction`: "tokens" divides by N, the supervised rows of the optimizer step; "rows" by B·T of the micro-step.
+    """
+
+    ttt_length: int
+    position_decay: float
+    reduction: str
+
+
+@attrs.frozen
+class TrainSettings:
+    """The optimizer step. Learning rates per step are the closed form of `schedule` over `schedule_steps`.
+
+    `batch_documents` documents make a micro-step, `accumulation` micro-steps an optimizer step.
+    `max_steps` and `schedule_steps` are None until known: fixed by the run after preparation.
+    `precision`: dtype of the draft's compute weights; masters are float32 always.
+    """
+
+    strategy: str
+    draft: DraftSettings
+    eagle3: Eagle3Settings
+    batch_documents: int
+    accumulation: int
+    epochs: int
+    max_steps: int | None
+    schedule: str
+    schedule_steps: int | None
+    warmup_ratio: float
+    learning_rate: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    max_grad_norm: float
+    precision: str
+    nonfinite_budget: int
+    log_every: int
+
+
+@attrs.frozen
+class EvaluateSettings:
+    """Teacher-forced evaluation on a held-out source every `every` optimizer steps, and at the end."""
+
+    every: int
+    batch_documents: int
+
+
+@attrs.frozen
+class CheckpointSettings:
+    """Save every `every` optimizer steps (0: at the end only), keep the newest `keep` and the best."""
+
+    every: int
+    keep: int
+
+
+@attrs.frozen
+class ExportSettings:
+    """Write the trained draft as `format`: "hf" or "sglang"."""
+
+    format: str
+
+
+Settings = SourceSettings | CaptureSettings | TrainSettings | EvaluateSettings | CheckpointSettings | ExportSettings
+SETTINGS: dict[str, type] = {
+    c.__name__: c
+    for c in (SourceSettings, CaptureSettings, TrainSettings, EvaluateSettings, CheckpointSettings, ExportSettings)
+}
