@@ -8,7 +8,7 @@ import numpy as np
 
 @attrs.frozen(eq=False)
 class Document:
-    """A tokenised row. `index`: place in the source; `tokens` int32 [T]; `loss_mask` bool [T], True where supervised."""
+    """A tokenised row. `index`: its place in the source; `tokens` int32 [T]; `loss_mask` bool [T], True: loss."""
 
     index: int
     tokens: np.ndarray
