@@ -172,7 +172,8 @@ class Plan:
 
     def role(self, name: str) -> Role:
         """The role called `name`; KeyError with the known names."""
-        return _named(self.roles, name, "role")
+        found: Role = _named(self.roles, name, "role")
+        return found
 
     def ops(self, kind: str | None = None) -> tuple[Op, ...]:
         """Every operation of every role in running order, or those of one `kind`."""
@@ -180,7 +181,8 @@ class Plan:
 
     def op(self, name: str) -> Op:
         """The operation called `name`; KeyError with the known names."""
-        return _named(self.ops(), name, "operation")
+        found: Op = _named(self.ops(), name, "operation")
+        return found
 
 
 def _named(items: tuple[Any, ...], name: str, what: str) -> Any:

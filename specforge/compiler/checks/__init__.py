@@ -1,0 +1,66 @@
+"""In: a built graph and the facts. Out: every problem between nodes. `CHECKS` is read top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from specforge.compiler.checks.capture import capture_layers_exist, capture_length_fits, capture_needs_tokenizer
+from specforge.compiler.checks.draft import draft_vocabulary_fits
+from specforge.compiler.checks.output import (
+    checkpoint_once,
+    evaluation_held_out,
+    export_once,
+    interval_within_run,
+)
+from specforge.compiler.checks.strategy import strategy_has_its_features, strategy_has_its_layers
+from specforge.compiler.checks.topology import device_known, dtype_suits_device
+from specforge.compiler.facts import Facts
+from specforge.compiler.graph import Graph, Node
+from specforge.dsl.node import ReadBadValue
+from specforge.dsl.problem import Problem
+
+
+@attrs.frozen
+class Check:
+    """One rule between nodes. `find(node, graph, facts)` is asked for every node of `kinds`."""
+
+    code: str
+    meaning: str
+    kinds: tuple[str, ...]
+    find: Callable[[Any, Graph, Facts], Iterator[Problem]]
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("layer-out-of-range", "captured layers exist in the target", ("capture",), capture_layers_exist),
+    Check("length-beyond-context", "documents fit the target's context", ("capture",), capture_length_fits),
+    Check("tokenizer-missing", "chats need a target with a tokenizer", ("capture",), capture_needs_tokenizer),
+    Check("layer-count", "EAGLE3 reads exactly three layers", ("train",), strategy_has_its_layers),
+    Check("feature-missing", "a policy captures what its consumer reads", ("train",), strategy_has_its_features),
+    Check("draft-vocabulary", "the draft's vocabulary is part of the target's", ("train",), draft_vocabulary_fits),
+    Check("device-unknown", "a topology's device is in the device table", ("train",), device_known),
+    Check("dtype-device", "a CPU computes in float32 or bfloat16", ("train",), dtype_suits_device),
+    Check("not-held-out", "an evaluation reads other rows than training", ("evaluate",), evaluation_held_out),
+    Check("interval-beyond-run", "an interval is not longer than the run", ("evaluate",), interval_within_run),
+    Check("checkpoint-twice", "a recipe has one Checkpoint", ("checkpoint",), checkpoint_once),
+    Check("export-twice", "a format is exported once", ("export",), export_once),
+)
+
+
+def check(graph: Graph, facts: Facts) -> list[Problem]:
+    """Every problem, in node order. A rule that meets a refused value or a missing geometry is skipped there."""
+    found: list[Problem] = []
+    for node in graph.nodes:
+        for rule in CHECKS:
+            if node.kind in rule.kinds:
+                found.extend(_ask(rule, node, graph, facts))
+    return found
+
+
+def _ask(rule: Check, node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    try:
+        yield from rule.find(node, graph, facts)
+    except ReadBadValue:
+        return

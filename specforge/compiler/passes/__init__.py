@@ -1,0 +1,19 @@
+"""In: a checked graph. Out: the graph ready to lower. `PIPELINE` is read top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specforge.compiler.facts import Facts
+from specforge.compiler.graph import Graph
+from specforge.compiler.passes.infer_features import infer_features
+from specforge.compiler.passes.place import place
+from specforge.compiler.passes.select_kernels import select_kernels
+
+Pass = Callable[[Graph, Facts], Graph]
+
+PIPELINE: tuple[Pass, ...] = (
+    infer_features,
+    place,
+    select_kernels,
+)

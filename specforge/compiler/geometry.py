@@ -1,0 +1,191 @@
+"""In: a Target. Out: `World`: its Geometry and the files read. The only reading of the world in the compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from specforge.compiler.load import Loaded
+from specforge.compiler.problem import Problem
+from specforge.dsl.node import BAD, ReadBadValue, written
+from specforge.dsl.recipe import walk
+from specforge.dsl.rule import nearest
+from specforge.dsl.source import SOURCES
+from specforge.dsl.target import Target
+from specforge.plan import DataFile
+from specforge.settings import Geometry
+from specforge.shipped import PREFIX, config_name, locate, recipes_folder
+
+WORLD_RULES = {
+    "target-not-found": "a target's config.json is found without a network",
+    "target-config": "a target's config.json is JSON with the sizes of a decoder",
+    "target-head": "a target's head is a plain matmul",
+    "file-not-found": "a file that the recipe names exists",
+    "file-empty": "a file that the recipe names is not empty",
+}
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_HEADS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "mup_width_multiplier": None}
+
+
+@attrs.frozen
+class World:
+    """What the recipe's names stand for on this machine. A Geometry is missing where its config was refused.
+
+    `configs`: paths as `specforge.shipped.locate` reads them. `folders`: targets that are local folders.
+    `templates`: the text of each chat template, by path. `files`: what was read, with digests.
+    """
+
+    base: Path
+    geometries: dict[Target, Geometry]
+    configs: dict[Target, str]
+    folders: dict[Target, str]
+    templates: dict[str, str]
+    files: tuple[DataFile, ...]
+
+    def geometry(self, target: Target) -> Geometry:
+        """The target's geometry; a rule that asks for one that was refused has nothing to say (ReadBadValue)."""
+        if target not in self.geometries:
+            raise ReadBadValue
+        return self.geometries[target]
+
+
+def read_world(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[World, list[Problem]]:
+    """Find and read each target's config and digest each file. `caches`: Hugging Face hub caches to look in."""
+    world = World(loaded.base, {}, {}, {}, {}, ())
+    problems: list[Problem] = []
+    files: dict[str, DataFile] = {}
+    for _, node in walk(loaded.recipe):
+        if isinstance(node, Target) and node not in world.configs and _whole(node):
+            _read_target(node, world, caches, problems)
+            if node in world.configs:
+                config = world.configs[node]
+                files[config] = _digest(config, "target config", loaded.base)
+        elif isinstance(node, SOURCES):
+            for name in ("path", "chat_template"):
+                path = getattr(node, name, None)
+                if isinstance(path, str) and path not in files and _readable(node, name, path, loaded, problems):
+                    files[path] = _digest(path, "documents" if name == "path" else "chat template", loaded.base)
+                    if name == "chat_template":
+                        world.templates[path] = (loaded.base / path).read_text(encoding="utf-8")
+    return attrs.evolve(world, files=tuple(files.values())), problems
+
+
+def _whole(node: Any) -> bool:
+    return all(getattr(node, a.name) is not BAD for a in attrs.fields(type(node)))
+
+
+def _digest(path: str, use: str, base: Path) -> DataFile:
+    place = locate(path, base)
+    with place.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return DataFile(path, use, place.stat().st_size, digest)
+
+
+def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Problem]) -> bool:
+    place, line, kind = loaded.base / path, written(node).line_of(name), type(node).__name__
+    if not place.is_file():
+        near = nearest(place.name, [p.name for p in place.parent.glob("*")]) if place.parent.is_dir() else ""
+        fix = near if near.startswith("did") else "paths in a recipe are relative to the recipe's folder"
+        what = f"{kind}.{name} is {path!r}, and there is no file {place}"
+        problems.append(Problem(line, "file-not-found", what, fix))
+        return False
+    if place.stat().st_size == 0:
+        what = f"{kind}.{name} is {path!r}, and the file {place} is empty"
+        problems.append(Problem(line, "file-empty", what, "write one JSON row per line into it"))
+        return False
+    return True
+
+
+def _read_target(target: Target, world: World, caches: tuple[Path, ...], problems: list[Problem]) -> None:
+    line = written(target).line_of("config" if target.config else "name")
+    found = _find_config(target, world, caches)
+    if found is None:
+        if target.config is not None:
+            what = f"Target.config is {target.config!r}, and there is no file {world.base / target.config}"
+            fix = "paths in a recipe are relative to the recipe's folder"
+        else:
+            what = (
+                f"Target.name is {target.name!r}: no such folder, no shipped config, and not in the Hugging Face cache"
+            )
+            fix = f"fetch it with: hf download {target.name} config.json, or give config="
+        problems.append(Problem(line, "target-not-found", what, fix))
+        return
+    world.configs[target] = found
+    if (world.base / target.name).is_dir() and target.config is None:
+        world.folders[target] = target.name
+    place = locate(found, world.base)
+    try:
+        config = json.loads(place.read_text(encoding="utf-8"))
+        config = {**config, **config.get("text_config", {})}
+        absent = [key for key in _SIZES if not isinstance(config.get(key), int)]
+    except (ValueError, TypeError, AttributeError) as error:
+        what = f"Target {target.name!r}: {place} is not a JSON object ({error})"
+        problems.append(Problem(line, "target-config", what, "use the config.json of a transformers model"))
+        return
+    if absent:
+        what = f"Target {target.name!r}: {place} does not give {', '.join(absent)}"
+        problems.append(Problem(line, "target-config", what, "use the config.json of a decoder model"))
+        return
+    scaled = [k for k, plain in _HEADS.items() if config.get(k) not in (None, plain)]
+    if scaled:
+        what = f"Target {target.name!r}: its head is not a plain matmul ({scaled[0]} is {config[scaled[0]]})"
+        problems.append(
+            Problem(line, "target-head", what, "choose a target without it: such heads come in a later version")
+        )
+        return
+    world.geometries[target] = geometry_of(config)
+
+
+def _find_config(target: Target, world: World, caches: tuple[Path, ...]) -> str | None:
+    if target.config is not None:
+        return target.config if (world.base / target.config).is_file() else None
+    if (world.base / target.name / "config.json").is_file():
+        return f"{target.name}/config.json"
+    if (recipes_folder() / "targets" / config_name(target.name)).is_file():
+        return PREFIX + config_name(target.name)
+    for cache in caches:
+        for snapshot in sorted((cache / f"models--{target.name.replace('/', '--')}" / "snapshots").glob("*")):
+            if (snapshot / "config.json").is_file():
+                return str(snapshot / "config.json")
+    return None
+
+
+def geometry_of(config: dict[str, Any]) -> Geometry:
+    """The Geometry of a config.json whose text_config, if any, was lifted to the top."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    eos = config.get("eos_token_id")
+    dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
+    return Geometry(
+        architecture=(config.get("architectures") or ["unknown"])[0],
+        model_type=config.get("model_type", "unknown"),
+        hidden_size=hidden,
+        num_layers=config["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or hidden // heads,
+        intermediate_size=config["intermediate_size"],
+        vocab_size=config["vocab_size"],
+        max_position_embeddings=config.get("max_position_embeddings") or 2048,
+        rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
+        hidden_act=config.get("hidden_act") or config.get("hidden_activation") or "silu",
+        rope=_rope(config),
+        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        bos_token_id=config.get("bos_token_id"),
+        eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+        pad_token_id=config.get("pad_token_id"),
+        initializer_range=float(config.get("initializer_range") or 0.02),
+        weights_dtype=str(dtype).removeprefix("torch."),
+    )
+
+
+def _rope(config: dict[str, Any]) -> dict[str, Any]:
+    """One schema (transformers 5) for both ways a config writes its rotary embedding."""
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    kind = rope.pop("type", None)
+    rope.setdefault("rope_type", kind or "default")
+    rope.setdefault("rope_theta", config.get("rope_theta") or 10000.0)
+    return dict(sorted(rope.items()))

@@ -1,0 +1,160 @@
+"""In: the finished Graph and the facts. Out: the Plan: every value resolved, every size counted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+
+from specforge.compiler.estimate import Estimate
+from specforge.compiler.facts import Facts
+from specforge.compiler.graph import Graph, Node
+from specforge.compiler.origin import origins
+from specforge.compiler.parameter_count import parameter_count
+from specforge.compiler.strategy import knowledge
+from specforge.plan import SCHEMA, Batch, Op, Plan, Port, Process, Role
+from specforge.settings import (
+    CaptureSettings,
+    CheckpointSettings,
+    EvaluateSettings,
+    ExportSettings,
+    Settings,
+    SourceSettings,
+    TargetSettings,
+    TrainSettings,
+)
+
+ENGINE = "transformers"
+
+
+def lower(graph: Graph, facts: Facts) -> Plan:
+    """Each role becomes one process. The plan's operations keep the graph's names."""
+    recipe = facts.recipe
+    roles = tuple(_role(name, graph, facts) for name in graph.roles())
+    train = next(op.settings for r in roles for op in r.ops if isinstance(op.settings, TrainSettings))
+    target = _target(facts)
+    batch = _batch(facts)
+    estimate = Estimate(target, train, batch, facts.target_dtype, recipe.train.features.source.max_length)
+    exports = [n.spec.format for n in graph.of_kind("export")]
+    keys = knowledge(recipe.train.strategy).export_keys(train.draft, "hf" if "hf" in exports else "sglang")
+    return Plan(
+        schema=SCHEMA,
+        name=recipe.name,
+        seed=recipe.seed,
+        output_dir=recipe.output_dir.replace("{name}", recipe.name),
+        target=target,
+        device=facts.device,
+        roles=roles,
+        processes=tuple(Process(role.name, (role.name,)) for role in roles),
+        files=facts.world.files,
+        batch=batch,
+        memory=estimate.memory(roles[0].name),
+        flops=estimate.flops(),
+        kernels=tuple(
+            attrs.evolve(k, op=f"{n.name}.{k.op}") for n in graph.nodes for k in n.kernels if n.kind == "train"
+        ),
+        export_keys=keys if exports else (),
+        warnings=_warnings(facts, estimate.total_bytes(roles[0].name)),
+        base=str(facts.world.base),
+        recipe=facts.file,
+        origins=origins(facts, train),
+    )
+
+
+def _role(name: str, graph: Graph, facts: Facts) -> Role:
+    ops = tuple(_op(graph.node(n), graph, facts) for n in graph.order() if graph.node(n).role == name)
+    return Role(name, facts.device.name, 1, ENGINE, facts.target_dtype, ops)
+
+
+def _op(node: Node, graph: Graph, facts: Facts) -> Op:
+    inputs = tuple(
+        Port(e.feature.name, e.feature, f"{e.source}.{e.feature.name}") for e in graph.inputs(node.name) if e.feature
+    )
+    outputs = tuple(Port(f.name, f) for f in graph.features(node.name))
+    return Op(node.name, node.kind, inputs, outputs, _settings(node, graph, facts))
+
+
+def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
+    spec = node.spec
+    if node.kind in ("conversations", "prompts"):
+        template = facts.world.templates.get(getattr(spec, "chat_template", None) or "")
+        return SourceSettings(node.kind, spec.path, spec.max_length, spec.max_rows, template)
+    if node.kind == "capture":
+        given = {f.name: f for f in graph.features(node.name)}
+        documents = facts.recipe.topology.engine.batch_size or facts.recipe.train.batch_size
+        return CaptureSettings(given["aux"].layers, "last_hidden" in given, given["aux"].dtype, documents)
+    if node.kind == "train":
+        return _train(node, graph, facts)
+    if node.kind == "evaluate":
+        return EvaluateSettings(spec.every, spec.batch_size)
+    if node.kind == "checkpoint":
+        return CheckpointSettings(spec.every, spec.keep)
+    return ExportSettings(spec.format)
+
+
+def _train(node: Node, graph: Graph, facts: Facts) -> TrainSettings:
+    spec, known = node.spec, knowledge(node.spec.strategy)
+    aux = next(e.feature for e in graph.inputs(node.name) if e.feature is not None and e.feature.name == "aux")
+    return TrainSettings(
+        strategy=known.name,
+        draft=known.draft(facts, aux.layers),
+        eagle3=known.settings(facts),
+        batch_documents=spec.batch_size,
+        accumulation=spec.accumulation,
+        epochs=spec.epochs,
+        max_steps=spec.max_steps,
+        schedule=spec.schedule,
+        schedule_steps=spec.schedule_steps,
+        warmup_ratio=float(spec.warmup_ratio),
+        learning_rate=float(spec.learning_rate),
+        betas=spec.betas,
+        eps=float(spec.eps),
+        weight_decay=float(spec.weight_decay),
+        max_grad_norm=float(spec.max_grad_norm),
+        precision=facts.precision,
+        nonfinite_budget=spec.nonfinite_budget,
+        log_every=spec.log_every,
+    )
+
+
+def _target(facts: Facts) -> TargetSettings:
+    target = facts.target
+    return TargetSettings(
+        name=target.name,
+        folder=facts.world.folders.get(target),
+        config=facts.world.configs[target],
+        random_seed=facts.recipe.seed if target.random_weights else None,
+        geometry=facts.geometry,
+        parameter_count=parameter_count(facts.geometry),
+    )
+
+
+def _batch(facts: Facts) -> Batch:
+    train = facts.recipe.train
+    documents = train.batch_size * train.accumulation
+    horizon = train.schedule_steps
+    return Batch(
+        micro_documents=train.batch_size,
+        accumulation=train.accumulation,
+        ranks=1,
+        step_documents=documents,
+        step_tokens_at_most=documents * train.features.source.max_length,
+        epochs=train.epochs,
+        max_steps=train.max_steps,
+        schedule_steps=horizon,
+        warmup_steps=None if horizon is None else math.floor(train.warmup_ratio * horizon),
+    )
+
+
+def _warnings(facts: Facts, resident_bytes: int) -> tuple[str, ...]:
+    found: list[Any] = []
+    memory = facts.device.memory_bytes
+    if memory and resident_bytes > memory:
+        found.append(
+            f"the trainer needs {resident_bytes / 2**30:.1f} GiB, and {facts.device.name} has "
+            f"{memory / 2**30:.0f} GiB: lower batch_size or max_length"
+        )
+    if not facts.recipe.outputs:
+        found.append("the recipe has no outputs: the run keeps its final checkpoint, and exports nothing")
+    return tuple(found)

@@ -1,0 +1,62 @@
+"""In: the facts. Out: where each value of the plan came from: a recipe line, a default, an override, or derived."""
+
+from __future__ import annotations
+
+import attrs
+
+from specforge.compiler.facts import Facts
+from specforge.dsl.node import written
+from specforge.dsl.recipe import children, walk
+from specforge.plan import Origin
+from specforge.settings import TrainSettings
+
+
+def origins(facts: Facts, train: TrainSettings) -> tuple[Origin, ...]:
+    """One entry per field of the recipe, with the value that holds; None fields show what was derived."""
+    recipe, found = facts.recipe, []
+    lines = {"": written(recipe).line}
+    derived = _derived(facts, train)
+    for path, node in walk(recipe):
+        place = written(node)
+        parent = path.rpartition(".")[0]
+        lines[path] = place.line if place.file == facts.file else lines.get(parent, 0)
+        held = {name.partition("[")[0] for name, _ in children(node)}
+        for a in attrs.fields(type(node)):
+            if a.name in held or getattr(node, a.name) == ():
+                continue
+            value, full = getattr(node, a.name), f"{path}.{a.name}" if path else a.name
+            if value is None and full in derived:
+                found.append(Origin(full, derived[full][0], f"derived: {derived[full][1]}"))
+                continue
+            source = "default"
+            if a.name in place.overridden:
+                source = "override"
+            elif a.name in place.given:
+                source = f"line {place.line_of(a.name)}" if place.file == facts.file else "default"
+            found.append(Origin(full, str(value), source))
+    return tuple(found)
+
+
+def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
+    draft, geometry, device = train.draft, facts.geometry, facts.device.name
+    target = f"the target's {facts.target.name}"
+    known: dict[str, tuple[str, str]] = {
+        "train.draft.vocab_size": (str(draft.draft_vocab_size), "the smaller of 32000 and the target's vocabulary"),
+        "train.draft.intermediate_size": (str(draft.intermediate_size), target),
+        "train.draft.num_heads": (str(draft.num_heads), target),
+        "train.draft.num_kv_heads": (str(draft.num_kv_heads), target),
+        "train.draft.head_dim": (str(draft.head_dim), target),
+        "train.precision": (train.precision, f"the device {device}"),
+        "train.schedule_steps": ("known after preparation", "the steps that will run"),
+        "train.max_steps": ("all of the data", "no limit is given"),
+        "train.features.policy": (
+            f"layers {list(draft.aux_layers)} and the last hidden state",
+            f"Eagle3 on {geometry.num_layers} layers",
+        ),
+        "train.features.policy.layers": (str(list(draft.aux_layers)), f"Eagle3 on {geometry.num_layers} layers"),
+        "train.features.policy.dtype": (facts.target_dtype, "the dtype the target computes in"),
+        "train.features.target.config": (facts.world.configs[facts.target], "found by the target's name"),
+        "topology.engine.dtype": (facts.target_dtype, f"the device {device}"),
+        "topology.engine.batch_size": (str(facts.recipe.train.batch_size), "the documents of a micro-step"),
+    }
+    return known

@@ -1,0 +1,106 @@
+"""In: a Recipe and "path=value" overrides. Out: the Recipe with those values, checked as if they were written there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import attrs
+
+from specforge.dsl.node import Collector, evolve, report, written
+from specforge.dsl.problem import Problem
+from specforge.dsl.recipe import Recipe, children, walk
+from specforge.dsl.rule import nearest
+
+OVERRIDE_RULES = {
+    "override-form": "an override is written path=value",
+    "override-path": "an override names a field of the recipe",
+}
+
+
+def apply(recipe: Recipe, overrides: tuple[str, ...], collector: Collector) -> Recipe:
+    """Set each override in turn. A node that the recipe uses in several places changes in all of them."""
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        path = path.strip()
+        if not equals or not path:
+            report(Problem(0, "override-form", f"--set {text} has no value", "write --set train.learning_rate=3e-4"))
+            continue
+        found = _field(recipe, path)
+        if found is None:
+            near = nearest(path, _paths(recipe))
+            fix = near if near.startswith("did") else f"the nearest are {_same_leaf(recipe, path)}"
+            report(Problem(0, "override-path", f"--set {path} names no field of this recipe", fix))
+            continue
+        node, name = found
+        before = len(collector.problems)
+        changed = evolve(node, {name: _value(value)}, overridden=(name,))
+        for index in range(before, len(collector.problems)):
+            problem = collector.problems[index]
+            collector.problems[index] = attrs.evolve(problem, line=0, what=f"--set {text}: {problem.what}")
+        recipe = _replace(recipe, node, changed)
+    return recipe
+
+
+def _paths(recipe: Recipe) -> list[str]:
+    """Every field that can be set, as dotted paths."""
+    found = []
+    for path, node in walk(recipe):
+        held = {name for name, _ in children(node)}
+        for a in attrs.fields(type(node)):
+            if a.name not in held:
+                found.append(f"{path}.{a.name}" if path else a.name)
+    return found
+
+
+def _same_leaf(recipe: Recipe, path: str) -> str:
+    leaf = path.rsplit(".", 1)[-1]
+    same = [p for p in _paths(recipe) if p.rsplit(".", 1)[-1] == leaf]
+    return ", ".join((same or _paths(recipe))[:4])
+
+
+def _field(recipe: Recipe, path: str) -> tuple[Any, str] | None:
+    parent, _, name = path.rpartition(".")
+    for at, node in walk(recipe):
+        if at == parent and name in {a.name for a in attrs.fields(type(node))}:
+            return node, name
+    return None
+
+
+def _value(text: str) -> Any:
+    """A Python literal where it is one, else the text itself: max_steps=10, schedule=constant."""
+    text = text.strip()
+    if re.fullmatch(r"true|false", text):
+        return text == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _replace(value: Any, old: Any, new: Any) -> Any:
+    """`value` with the node `old` exchanged for `new` wherever it stands; lines and given fields stay."""
+    if value is old:
+        return new
+    if isinstance(value, tuple):
+        return tuple(_replace(v, old, new) for v in value)
+    if not hasattr(value, "_written"):
+        return value
+    change = {}
+    for a in attrs.fields(type(value)):
+        held = getattr(value, a.name)
+        swapped = _replace(held, old, new)
+        if swapped is new or swapped != held:
+            change[a.name] = swapped
+    return evolve(value, change) if change else value
+
+
+def origin(node: Any, name: str, file: str, parent_line: int) -> str:
+    """Where a field's value came from: "override", "line N" or "default"."""
+    place = written(node)
+    if name in place.overridden:
+        return "override"
+    if name in place.given:
+        return f"line {place.line_of(name)}" if place.file == file else f"line {parent_line}"
+    return "default"

@@ -1,0 +1,204 @@
+"""In: a Plan. Out: text for a person: what will run, what it costs and where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from specforge.dsl.feature import Feature
+from specforge.plan import Op, Plan
+from specforge.settings import (
+    CaptureSettings,
+    CheckpointSettings,
+    EvaluateSettings,
+    ExportSettings,
+    SourceSettings,
+    TrainSettings,
+)
+
+LATER = "known after preparation"
+
+
+def text(plan: Plan) -> str:
+    """The whole plan, section by section, at most 120 columns; the same plan gives the same text."""
+    sections = (
+        ("", _head(plan)),
+        ("processes", _processes(plan)),
+        ("operations, in order", _operations(plan)),
+        ("batch", _batch(plan)),
+        ("learning rate", _schedule(plan)),
+        ("memory per rank", _memory(plan)),
+        ("FLOPs per micro-step, all rows supervised", _flops(plan)),
+        ("kernels", _table((k.op, k.implementation, k.reason) for k in plan.kernels)),
+        ("files", _table((f.path, f.use, size(f.bytes), f"sha256 {f.sha256[:12]}") for f in plan.files)),
+        ("export keys", _wrapped(plan.export_keys)),
+        ("where values came from", _table((o.path, o.value, o.source) for o in plan.origins)),
+        ("warnings", list(plan.warnings)),
+    )
+    lines: list[str] = []
+    for title, rows in sections:
+        if rows:
+            lines += ["", title] if title else []
+            lines += [f"  {row}" if title else row for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def size(count: float) -> str:
+    """Bytes in binary units: 1536 -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.2f} TiB"
+
+
+def flops(count: float) -> str:
+    """FLOPs in decimal units."""
+    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP"):
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} TFLOP"
+
+
+def _head(plan: Plan) -> list[str]:
+    geometry, train = plan.target.geometry, _train(plan)
+    draft = train.draft
+    trained = sum(p.count for p in draft.parameters if p.trainable)
+    seed = plan.target.random_seed
+    weights = "loaded weights" if seed is None else f"random weights, seed {seed}"
+    return [
+        f"plan {plan.name}  {plan.digest[:16]}  seed {plan.seed}  run folder {plan.output_dir}",
+        f"target {plan.target.name}: {geometry.model_type}, {geometry.num_layers} layers, hidden "
+        f"{geometry.hidden_size}, vocabulary {geometry.vocab_size}, {plan.target.parameter_count:,} parameters, "
+        f"{weights}",
+        f"draft {draft.architecture}: hidden {draft.hidden_size}, inner {draft.intermediate_size}, heads "
+        f"{draft.num_heads}/{draft.num_kv_heads} of {draft.head_dim}, vocabulary {draft.draft_vocab_size}, "
+        f"{trained:,} trained parameters",
+        f"strategy {train.strategy}: {train.eagle3.ttt_length} TTT steps, weights {train.eagle3.position_decay:g}^k, "
+        f"loss per {'supervised row' if train.eagle3.reduction == 'tokens' else 'row of the micro-step'}",
+    ]
+
+
+def _train(plan: Plan) -> TrainSettings:
+    return next(op.settings for op in plan.ops("train") if isinstance(op.settings, TrainSettings))
+
+
+def _processes(plan: Plan) -> list[str]:
+    rows = []
+    for process in plan.processes:
+        for name in process.roles:
+            role = plan.role(name)
+            ranks = f"{role.ranks} rank{'s' if role.ranks > 1 else ''} on {role.device}"
+            rows.append(
+                (process.name, ranks, f"target {role.target_dtype} in {role.engine}", f"draft {_train(plan).precision}")
+            )
+    return _table(rows)
+
+
+def _operations(plan: Plan) -> list[str]:
+    lines = []
+    for role in plan.roles:
+        lines.append(f"role {role.name}")
+        for op in role.ops:
+            length = _length(plan, op)
+            lines.append(f"  {op.name}: {_settings(op)}")
+            lines += [f"      <- {p.source}" for p in op.inputs]
+            lines += [f"      -> {p.name} {_feature(p.feature, length)}" for p in op.outputs]
+    return lines
+
+
+def _length(plan: Plan, op: Op) -> int:
+    if isinstance(op.settings, SourceSettings):
+        return op.settings.max_length
+    for port in op.inputs:
+        source = plan.op(port.source.partition(".")[0]).settings
+        if isinstance(source, SourceSettings):
+            return source.max_length
+    return 0
+
+
+def _feature(feature: Feature, length: int) -> str:
+    if not feature.width:
+        return "weights"
+    shape = "[T]" if feature.width == 1 else f"[T, {feature.width}]"
+    notes = [f"layers {', '.join(map(str, feature.layers))}"] if feature.layers else []
+    notes += [f"{feature.norm}-norm"] if feature.norm else []
+    per_token = feature.bytes_per_token
+    cost = f"{per_token} B/token, {size(per_token * length)} for {length} tokens"
+    return "  ".join([f"{shape} {feature.dtype}", *notes, cost])
+
+
+def _settings(op: Op) -> str:
+    s = op.settings
+    if isinstance(s, SourceSettings):
+        rows = "all rows" if s.max_rows is None else f"first {s.max_rows} rows"
+        return f"{s.path}, {rows}, cut at {s.max_length} tokens"
+    if isinstance(s, CaptureSettings):
+        layers = ", ".join(map(str, s.layers))
+        return f"forward of {s.batch_documents} documents, hooks on layers {layers} and the final norm"
+    if isinstance(s, TrainSettings):
+        return f"{s.strategy}, AdamW, clip {s.max_grad_norm:g}, precision {s.precision}, float32 masters"
+    if isinstance(s, EvaluateSettings):
+        return f"teacher-forced, every {s.every} steps and at the end"
+    if isinstance(s, CheckpointSettings):
+        return f"{f'every {s.every} steps and ' if s.every else ''}at the end, keeps {s.keep} and the best"
+    assert isinstance(s, ExportSettings)
+    return f"{s.format}, at the end"
+
+
+def _batch(plan: Plan) -> list[str]:
+    b = plan.batch
+    most = f", at most {b.max_steps} steps" if b.max_steps is not None else ""
+    return [
+        f"{b.micro_documents} documents × {b.accumulation} micro-steps × {b.ranks} rank = {b.step_documents} documents "
+        f"and at most {b.step_tokens_at_most:,} tokens an optimizer step",
+        f"{b.epochs} epoch{'s' if b.epochs > 1 else ''}{most}; steps per epoch: {LATER}",
+    ]
+
+
+def _schedule(plan: Plan) -> list[str]:
+    t, b = _train(plan), plan.batch
+    horizon = LATER if b.schedule_steps is None else f"{b.schedule_steps} steps"
+    warm = f"{t.warmup_ratio:g} of the horizon" if b.warmup_steps is None else f"{b.warmup_steps} steps"
+    return [f"{t.learning_rate:g}, {t.schedule}, horizon {horizon}, linear warm-up over {warm}"]
+
+
+def _memory(plan: Plan) -> list[str]:
+    rows = [(p.name, size(p.bytes), "exact" if p.exact else "at most", p.note) for p in plan.memory]
+    total = sum(p.bytes for p in plan.memory)
+    limit = plan.device.memory_bytes
+    verdict = "no limit is assumed for a CPU"
+    if limit:
+        share = f"{total / limit:.0%} of {plan.device.name}'s {size(limit)}"
+        verdict = f"fits: {share}" if total <= limit else f"DOES NOT FIT: {share}"
+    return [*_table(rows), f"total {size(total)}; {verdict}"]
+
+
+def _flops(plan: Plan) -> list[str]:
+    rows = [("", "needed", "computed")]
+    rows += [(p.name, flops(p.needed), flops(p.computed)) for p in plan.flops]
+    needed, computed = sum(p.needed for p in plan.flops), sum(p.computed for p in plan.flops)
+    rows.append(("total", flops(needed), flops(computed)))
+    lines = _table(rows)
+    if plan.device.tflops:
+        seconds = computed / (plan.device.tflops * 1e12)
+        lines.append(f"{seconds * 1e3:.1f} ms at {plan.device.name}'s {plan.device.tflops:g} TFLOP/s")
+    return lines
+
+
+def _table(rows: Iterable[Sequence[str]]) -> list[str]:
+    kept = [tuple(r) for r in rows]
+    if not kept:
+        return []
+    widths = [max(len(row[i]) for row in kept) for i in range(len(kept[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in kept]
+
+
+def _wrapped(words: Sequence[str]) -> list[str]:
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + len(word) < 112:
+            lines[-1] += f", {word}"
+        else:
+            lines.append(word)
+    return lines

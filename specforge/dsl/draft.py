@@ -1,0 +1,35 @@
+"""In: sizes. Out: `Draft`, the small model that is trained; what is not given follows from the target."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from specforge.dsl.node import NodeRule, field, node
+from specforge.dsl.rule import Fault, whole
+
+
+def _heads_divide(draft: Any) -> tuple[str, Fault] | None:
+    heads, kv_heads = draft.num_heads, draft.num_kv_heads
+    if heads is not None and kv_heads is not None and heads % kv_heads:
+        fix = "choose a number of key-value heads that divides the number of heads"
+        return "num_kv_heads", Fault(f"is {kv_heads}, and it must divide num_heads={heads}", fix)
+    return None
+
+
+@node
+class Draft:
+    """The draft model. Its hidden size is the target's, whose embedding it shares, frozen.
+
+    `vocab_size`: tokens the draft can propose; None: the smaller of 32000 and the target's vocabulary. The ids are the
+    most frequent supervised ones. The other sizes are the target's unless given.
+    """
+
+    RULES: ClassVar[tuple[NodeRule, ...]] = (
+        NodeRule("heads-divide", "a draft's key-value heads divide its heads", _heads_divide),
+    )
+
+    vocab_size: int | None = field(whole(), default=None, optional=True)
+    intermediate_size: int | None = field(whole(), default=None, optional=True)
+    num_heads: int | None = field(whole(), default=None, optional=True)
+    num_kv_heads: int | None = field(whole(), default=None, optional=True)
+    head_dim: int | None = field(whole(2), default=None, optional=True)

@@ -1,0 +1,171 @@
+"""In: a value given to a field. Out: `Rule`, which says in words what is wrong with it; the rules that fields share."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen
+class Fault:
+    """What is wrong with a value ("is 0, and takes ...") and the edit that fixes it."""
+
+    what: str
+    fix: str
+
+
+@attrs.frozen
+class Rule:
+    """A rule of one field. `check(name, value)` gives a Fault, or None where the value is fine."""
+
+    code: str
+    meaning: str
+    check: Callable[[str, Any], Fault | None]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'did you mean X?' for a misspelt word, or the list of what exists."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: short, on one line."""
+    text = repr(value) if not attrs.has(type(value)) else f"{type(value).__name__}(...)"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def whole(low: int = 1, high: int | None = None) -> Rule:
+    """A whole number from `low` to `high` (both included)."""
+    span = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
+            return None
+        return Fault(f"is {shown(value)}, and it takes {span}", f"write {name}={low} or more" if high is None else span)
+
+    return Rule("whole-number", "a field that counts takes a whole number within its bounds", check)
+
+
+def number(low: float, high: float | None = None, *, above: bool = False) -> Rule:
+    """A finite number from `low` (excluded where `above`) to `high` (included)."""
+    span = f"a number {'above' if above else 'of at least'} {low:g}"
+    if high is not None:
+        span = f"a number from {low:g} to {high:g}"
+
+    def check(name: str, value: Any) -> Fault | None:
+        numeric = isinstance(value, int | float) and not isinstance(value, bool) and value == value
+        top = value < float("inf") if numeric and high is None else numeric and value <= high
+        if top and (low < value if above else low <= value):
+            return None
+        return Fault(f"is {shown(value)}, and it takes {span}", f"set {name} to {span}")
+
+    return Rule("number-range", "a field that measures takes a finite number within its bounds", check)
+
+
+def choice(*options: str) -> Rule:
+    """One of the given words."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        if value in options:
+            return None
+        hint = nearest(str(value), options)
+        return Fault(f"is {shown(value)}, and it takes one of {', '.join(options)}", f"{name}: {hint}")
+
+    return Rule("choice", "a field with a fixed set of words takes one of them", check)
+
+
+def text(what: str) -> Rule:
+    """A non-empty string without surrounding white space; `what` says what it names."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, str) and value and value == value.strip():
+            return None
+        return Fault(f"is {shown(value)}, and it takes {what}", f"write {name} as text, without spaces around it")
+
+    return Rule("text", "a field that names something takes text, not empty, without spaces around it", check)
+
+
+def flag() -> Rule:
+    """True or False."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, bool):
+            return None
+        return Fault(f"is {shown(value)}, and it takes True or False", f"write {name}=True or {name}=False")
+
+    return Rule("flag", "a switch takes True or False", check)
+
+
+def file_name() -> Rule:
+    """A name that can be a folder."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+            return None
+        return Fault(
+            f"is {shown(value)}, and it names the run's folder: letters, digits, '.', '_' and '-'",
+            f"write {name} like 'qwen3-8b-eagle3'",
+        )
+
+    return Rule("file-name", "a run's name can be the name of a folder", check)
+
+
+def layer_ids() -> Rule:
+    """Distinct layer ids, ascending, 0-based."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        ids = value if isinstance(value, tuple) else ()
+        whole_ids = bool(ids) and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids)
+        if whole_ids and list(ids) == sorted(set(ids)):
+            return None
+        return Fault(
+            f"is {shown(value)}, and it takes distinct layer ids in ascending order, counted from 0",
+            f"write {name} like [1, 14, 26]",
+        )
+
+    return Rule("layer-ids", "captured layers are distinct, ascending and counted from 0", check)
+
+
+def node(*kinds: type, why: str = "") -> Rule:
+    """A node of one of the given classes."""
+    names = " or ".join(k.__name__ for k in kinds)
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, kinds):
+            return None
+        return Fault(f"is {shown(value)}, and it takes {names}", why or f"give {name} a {names}")
+
+    return Rule("node-kind", "a field that takes a node takes one of the right kind", check)
+
+
+def nodes(*kinds: type) -> Rule:
+    """A sequence of nodes of the given classes."""
+    names = " or ".join(k.__name__ for k in kinds)
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, tuple):
+            wrong = [v for v in value if not isinstance(v, kinds)]
+            if not wrong:
+                return None
+            return Fault(f"holds {shown(wrong[0])}, and it takes {names}", f"put only {names} nodes into {name}")
+        return Fault(f"is {shown(value)}, and it takes a list of {names}", f"write {name}=[...]")
+
+    return Rule("node-list", "a field that takes several nodes takes a list of the right kind", check)
+
+
+def pair_of_betas() -> Rule:
+    """Two numbers from 0 (included) to 1 (excluded)."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        ok = isinstance(value, tuple) and len(value) == 2
+        if ok and all(isinstance(b, float) and 0.0 <= b < 1.0 for b in value):
+            return None
+        return Fault(f"is {shown(value)}, and it takes two numbers from 0 to below 1", f"write {name}=(0.9, 0.999)")
+
+    return Rule("betas", "AdamW's betas are two numbers from 0 to below 1", check)

@@ -1,0 +1,37 @@
+"""In: files of training text. Out: the sources, `Conversations` and `Prompts`: where documents come from."""
+
+from __future__ import annotations
+
+from specforge.dsl.node import field, node
+from specforge.dsl.rule import text, whole
+
+
+@node
+class Conversations:
+    """Chats, rendered with the target tokenizer's own chat template; assistant turns are supervised.
+
+    `path`: JSONL or a JSON array (also .gz), with OpenAI messages or ShareGPT turns; relative to the recipe.
+    `max_length`: tokens of one document; longer ones are cut at the right. `max_rows`: rows read, None for all.
+    `chat_template`: path of a Jinja file used instead of the tokenizer's own.
+    """
+
+    path: str = field(text("the path of a JSONL file"))
+    max_length: int = field(whole(2), default=2048)
+    max_rows: int | None = field(whole(), default=None, optional=True)
+    chat_template: str | None = field(text("the path of a Jinja file"), default=None, optional=True)
+
+
+@node
+class Prompts:
+    """Rows that are tokenised already: JSONL with `input_ids` and `loss_mask` (0 or 1) of equal length.
+
+    `path`, `max_length` and `max_rows` as for Conversations.
+    """
+
+    path: str = field(text("the path of a JSONL file"))
+    max_length: int = field(whole(2), default=2048)
+    max_rows: int | None = field(whole(), default=None, optional=True)
+
+
+Source = Conversations | Prompts
+SOURCES = (Conversations, Prompts)
