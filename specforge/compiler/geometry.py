@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os.path
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ WORLD_RULES = {
     "file-empty": "a file that the recipe names is not empty",
 }
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_TIED_BY_DEFAULT = ("gemma", "cohere")
 _HEADS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "mup_width_multiplier": None}
 
 
@@ -59,7 +61,7 @@ def read_world(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[World, li
     problems: list[Problem] = []
     files: dict[str, DataFile] = {}
     for _, node in walk(loaded.recipe):
-        if isinstance(node, Target) and node not in world.configs and _whole(node):
+        if isinstance(node, Target) and _whole(node) and node not in world.configs:
             _read_target(node, world, caches, problems)
             if node in world.configs:
                 config = world.configs[node]
@@ -78,6 +80,11 @@ def _whole(node: Any) -> bool:
     return all(getattr(node, a.name) is not BAD for a in attrs.fields(type(node)))
 
 
+def _plain(place: Path) -> Path:
+    """The path without "..", as a message shows it."""
+    return Path(os.path.normpath(place))
+
+
 def _digest(path: str, use: str, base: Path) -> DataFile:
     place = locate(path, base)
     with place.open("rb") as stream:
@@ -86,7 +93,7 @@ def _digest(path: str, use: str, base: Path) -> DataFile:
 
 
 def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Problem]) -> bool:
-    place, line, kind = loaded.base / path, written(node).line_of(name), type(node).__name__
+    place, line, kind = _plain(loaded.base / path), written(node).line_of(name), type(node).__name__
     if not place.is_file():
         near = nearest(place.name, [p.name for p in place.parent.glob("*")]) if place.parent.is_dir() else ""
         fix = near if near.startswith("did") else "paths in a recipe are relative to the recipe's folder"
@@ -101,27 +108,31 @@ def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Pr
 
 
 def _read_target(target: Target, world: World, caches: tuple[Path, ...], problems: list[Problem]) -> None:
+    if target.random_weights and target.config is None:
+        return  # a rule of Target refuses this already
     line = written(target).line_of("config" if target.config else "name")
     found = _find_config(target, world, caches)
     if found is None:
         if target.config is not None:
-            what = f"Target.config is {target.config!r}, and there is no file {world.base / target.config}"
+            what = f"Target.config is {target.config!r}, and there is no file {_plain(world.base / target.config)}"
             fix = "paths in a recipe are relative to the recipe's folder"
         else:
-            what = (
-                f"Target.name is {target.name!r}: no such folder, no shipped config, and not in the Hugging Face cache"
-            )
+            folder = "a folder without config.json" if (world.base / target.name).is_dir() else "no such folder"
+            what = f"Target.name is {target.name!r}: {folder}, no shipped config, and not in the Hugging Face cache"
+            shipped = [p.stem.replace("--", "/") for p in (recipes_folder() / "targets").glob("*--*.json")]
+            near = nearest(target.name, shipped)
             fix = f"fetch it with: hf download {target.name} config.json, or give config="
+            fix = near if near.startswith("did") else fix
         problems.append(Problem(line, "target-not-found", what, fix))
         return
     world.configs[target] = found
     if (world.base / target.name).is_dir() and target.config is None:
         world.folders[target] = target.name
-    place = locate(found, world.base)
+    place = _plain(locate(found, world.base))
     try:
         config = json.loads(place.read_text(encoding="utf-8"))
-        config = {**config, **config.get("text_config", {})}
-        absent = [key for key in _SIZES if not isinstance(config.get(key), int)]
+        config = {**config, **(config.get("text_config") or {})}
+        absent = [key for key in _SIZES if not isinstance(config.get(key), int) or config[key] < 1]
     except (ValueError, TypeError, AttributeError) as error:
         what = f"Target {target.name!r}: {place} is not a JSON object ({error})"
         problems.append(Problem(line, "target-config", what, "use the config.json of a transformers model"))
@@ -137,7 +148,11 @@ def _read_target(target: Target, world: World, caches: tuple[Path, ...], problem
             Problem(line, "target-head", what, "choose a target without it: such heads come in a later version")
         )
         return
-    world.geometries[target] = geometry_of(config)
+    try:
+        world.geometries[target] = geometry_of(config)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        what = f"Target {target.name!r}: {place} has a value of another kind than transformers writes ({error})"
+        problems.append(Problem(line, "target-config", what, "use the config.json of a decoder model"))
 
 
 def _find_config(target: Target, world: World, caches: tuple[Path, ...]) -> str | None:
@@ -157,11 +172,11 @@ def _find_config(target: Target, world: World, caches: tuple[Path, ...]) -> str 
 def geometry_of(config: dict[str, Any]) -> Geometry:
     """The Geometry of a config.json whose text_config, if any, was lifted to the top."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    eos = config.get("eos_token_id")
+    eos, model_type = config.get("eos_token_id"), config.get("model_type", "unknown")
     dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
     return Geometry(
         architecture=(config.get("architectures") or ["unknown"])[0],
-        model_type=config.get("model_type", "unknown"),
+        model_type=model_type,
         hidden_size=hidden,
         num_layers=config["num_hidden_layers"],
         num_heads=heads,
@@ -173,7 +188,7 @@ def geometry_of(config: dict[str, Any]) -> Geometry:
         rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
         hidden_act=config.get("hidden_act") or config.get("hidden_activation") or "silu",
         rope=_rope(config),
-        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        tied_embeddings=bool(config.get("tie_word_embeddings", model_type.startswith(_TIED_BY_DEFAULT))),
         bos_token_id=config.get("bos_token_id"),
         eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
         pad_token_id=config.get("pad_token_id"),

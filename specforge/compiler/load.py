@@ -41,11 +41,12 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Loaded:
     """
     file = str(path)
     try:
-        source = path.read_text(encoding="utf-8")
+        source = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        near = nearest(path.name, (p.name for p in path.parent.glob("*.py"))) if path.parent.is_dir() else ""
+        near = "" if path.exists() else nearest(path.name, (p.name for p in path.parent.glob("*.py")))
         fix = near if near.startswith("did") else "give the path of a recipe, for example recipes/tiny_eagle3.py"
+        fix = fix if isinstance(error, OSError) else "save the file as UTF-8"
         raise CompileError(file, [Problem(0, "recipe-missing", f"cannot be read: {reason}", fix)]) from None
     collector = Collector(file, lambda written: None)
     try:
@@ -56,7 +57,7 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Loaded:
             exec(compile(source, file, "exec"), scope)  # a recipe is a Python program: running it is reading it
     except ReadBadValue:
         raise CompileError(file, collector.problems) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CompileError(file, [*collector.problems, _raised(error, file, source)]) from None
     recipe = scope.get("recipe")
     if not isinstance(recipe, Recipe):
@@ -81,19 +82,22 @@ def _places(tree: ast.Module) -> Any:
     return place
 
 
-def _raised(error: Exception, file: str, source: str) -> Problem:
+def _raised(error: BaseException, file: str, source: str) -> Problem:
     """One exception of the recipe as one problem that shows the recipe's own lines."""
     line = error.lineno or 0 if isinstance(error, SyntaxError) else 0
     for frame in traceback.extract_tb(sys.exc_info()[2]):
         line = frame.lineno or line if frame.filename == file else line
     rows = source.splitlines()
-    shown = "\n".join(f"{n:4d} | {rows[n - 1]}" for n in range(max(1, line - 1), min(len(rows), line + 1) + 1))
+    near = range(max(1, line - 1), min(len(rows), line + 1) + 1) if line else ()
+    shown = "\n".join(f"{'>' if n == line else ' '}{n:4d} | {rows[n - 1]}" for n in near)
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     fix = "correct the marked line"
     if isinstance(error, ImportError) and error.name == "specforge.dsl":
         missing = message.split("'")[1]
         message = f"specforge.dsl has no {missing}"
         fix = nearest(missing, dsl.__all__)
+    elif isinstance(error, ImportError) and (error.name or "").startswith("specforge"):
+        fix = "a recipe imports its nodes from specforge.dsl"
     elif isinstance(error, NameError) and error.name:
         names = {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)} - {error.name}
         fix = nearest(error.name, names | set(dsl.__all__))

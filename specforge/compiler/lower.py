@@ -35,7 +35,15 @@ def lower(graph: Graph, facts: Facts) -> Plan:
     train = next(op.settings for r in roles for op in r.ops if isinstance(op.settings, TrainSettings))
     target = _target(facts)
     batch = _batch(facts)
-    estimate = Estimate(target, train, batch, facts.target_dtype, recipe.train.features.source.max_length)
+    policy = recipe.train.features.policy
+    estimate = Estimate(
+        target=target,
+        train=train,
+        batch=batch,
+        target_dtype=facts.target_dtype,
+        feature_dtype=(policy and policy.dtype) or facts.target_dtype,
+        max_length=recipe.train.features.source.max_length,
+    )
     exports = [n.spec.format for n in graph.of_kind("export")]
     keys = knowledge(recipe.train.strategy).export_keys(train.draft, "hf" if "hf" in exports else "sglang")
     return Plan(
@@ -108,7 +116,7 @@ def _train(node: Node, graph: Graph, facts: Facts) -> TrainSettings:
         schedule_steps=spec.schedule_steps,
         warmup_ratio=float(spec.warmup_ratio),
         learning_rate=float(spec.learning_rate),
-        betas=spec.betas,
+        betas=(float(spec.betas[0]), float(spec.betas[1])),
         eps=float(spec.eps),
         weight_decay=float(spec.weight_decay),
         max_grad_norm=float(spec.max_grad_norm),

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from specforge.dsl.node import Collector, evolve, report, written
+from specforge.dsl.node import BAD, Collector, evolve, is_node, report
 from specforge.dsl.problem import Problem
 from specforge.dsl.recipe import Recipe, children, walk
 from specforge.dsl.rule import nearest
@@ -28,6 +28,8 @@ def apply(recipe: Recipe, overrides: tuple[str, ...], collector: Collector) -> R
             report(Problem(0, "override-form", f"--set {text} has no value", "write --set train.learning_rate=3e-4"))
             continue
         found = _field(recipe, path)
+        if found is None and _below_refused(recipe, path):
+            continue
         if found is None:
             near = nearest(path, _paths(recipe))
             fix = near if near.startswith("did") else f"the nearest are {_same_leaf(recipe, path)}"
@@ -68,6 +70,15 @@ def _field(recipe: Recipe, path: str) -> tuple[Any, str] | None:
     return None
 
 
+def _below_refused(recipe: Recipe, path: str) -> bool:
+    """Whether the path leads into a value that was refused, so that nothing can be said of it."""
+    for at, node in walk(recipe):
+        for a in attrs.fields(type(node)):
+            if getattr(node, a.name) is BAD and path.startswith(f"{at}.{a.name}.".lstrip(".")):
+                return True
+    return False
+
+
 def _value(text: str) -> Any:
     """A Python literal where it is one, else the text itself: max_steps=10, schedule=constant."""
     text = text.strip()
@@ -84,23 +95,14 @@ def _replace(value: Any, old: Any, new: Any) -> Any:
     if value is old:
         return new
     if isinstance(value, tuple):
-        return tuple(_replace(v, old, new) for v in value)
-    if not hasattr(value, "_written"):
+        items = tuple(_replace(v, old, new) for v in value)
+        return value if all(a is b for a, b in zip(items, value)) else items
+    if not is_node(value):
         return value
     change = {}
     for a in attrs.fields(type(value)):
         held = getattr(value, a.name)
         swapped = _replace(held, old, new)
-        if swapped is new or swapped != held:
+        if swapped is not held:
             change[a.name] = swapped
     return evolve(value, change) if change else value
-
-
-def origin(node: Any, name: str, file: str, parent_line: int) -> str:
-    """Where a field's value came from: "override", "line N" or "default"."""
-    place = written(node)
-    if name in place.overridden:
-        return "override"
-    if name in place.given:
-        return f"line {place.line_of(name)}" if place.file == file else f"line {parent_line}"
-    return "default"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from specforge.dsl.node import NodeRule, field, node
-from specforge.dsl.rule import Fault, whole
+from specforge.dsl.rule import Fault, even, whole
 
 
 def _heads_divide(draft: Any) -> tuple[str, Fault] | None:
@@ -32,4 +32,4 @@ class Draft:
     intermediate_size: int | None = field(whole(), default=None, optional=True)
     num_heads: int | None = field(whole(), default=None, optional=True)
     num_kv_heads: int | None = field(whole(), default=None, optional=True)
-    head_dim: int | None = field(whole(2), default=None, optional=True)
+    head_dim: int | None = field(even(), default=None, optional=True)

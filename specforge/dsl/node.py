@@ -16,6 +16,12 @@ from specforge.dsl.rule import Fault, Rule, nearest
 
 C = TypeVar("C", bound=type)
 
+NODE_RULES = {
+    "unknown-field": "a node is given only fields that it has",
+    "missing-field": "a node is given every field that has no default",
+    "field-twice": "a field is given once, by place or by name",
+}
+
 
 class ReadBadValue(Exception):
     """A rule read a value that another rule has refused already: it has nothing to say."""
@@ -32,6 +38,7 @@ class BadValue:
 
     __bool__ = __len__ = __iter__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __float__ = __index__ = _read
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = __getitem__ = _read
+    __hash__ = _read
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name) if name.startswith("__") else ReadBadValue()
@@ -129,12 +136,15 @@ def node(cls: C) -> C:
         object.__setattr__(self, "_written", written)
         if len(args) > len(names):
             what = f"{cls.__name__} takes at most {len(names)} arguments, and {len(args)} were given"
-            report(Problem(written.line, "unknown-field", what, f"the fields are {', '.join(names)}"))
+            report(Problem(written.line, "unknown-field", what, f"keep these: {', '.join(names)}"))
         for name in [k for k in kwargs if k not in names]:
             kwargs.pop(name)
             what = f"{cls.__name__} has no field {name}"
             report(Problem(written.line_of(name), "unknown-field", what, nearest(name, names)))
         for name, value in kwargs.items():
+            if name in given:
+                what = f"{cls.__name__} is given {name} twice, by place and by name"
+                report(Problem(written.line_of(name), "field-twice", what, f"keep one of them: {name}=..."))
             given[name] = value
         for name in [r for r in required if r not in given]:
             what = f"{cls.__name__} needs {name}, and it is not given"
@@ -145,6 +155,11 @@ def node(cls: C) -> C:
     __init__.__wrapped__ = plain_init  # type: ignore[attr-defined]
     made.__init__ = __init__  # type: ignore[misc]
     return made
+
+
+def is_node(value: Any) -> bool:
+    """Whether a value is a node: a number, a text or a refused value is none."""
+    return value is not BAD and hasattr(value, "_written")
 
 
 def written(value: Any) -> Written:
@@ -161,11 +176,12 @@ def evolve(value: Any, change: dict[str, Any], *, overridden: tuple[str, ...] = 
     type(value).__init__.__wrapped__(made, **fields)
     kept = attrs.evolve(before, overridden=(*before.overridden, *overridden))
     object.__setattr__(made, "_written", kept)
-    _check(made, only=tuple(change))
+    _check(made, before=value, only=tuple(change))
     return made
 
 
-def _check(self: Any, only: tuple[str, ...] | None = None) -> None:
+def _check(self: Any, before: Any = None, only: tuple[str, ...] | None = None) -> None:
+    """Report what is wrong with a node; of an evolved one, only what its fields in `only` made wrong since `before`."""
     kind, place = type(self).__name__, self._written
     for a in attrs.fields(type(self)):
         value = getattr(self, a.name)
@@ -183,13 +199,17 @@ def _check(self: Any, only: tuple[str, ...] | None = None) -> None:
                 break
     rules: tuple[NodeRule, ...] = getattr(type(self), "RULES", ())
     for rule_of_node in rules:
-        try:
-            found = rule_of_node.check(self)
-        except ReadBadValue:
-            continue
-        if found is not None:
+        found = _ask(rule_of_node, self)
+        if found is not None and (before is None or found != _ask(rule_of_node, before)):
             name, fault = found
             report(Problem(place.line_of(name), rule_of_node.code, f"{kind}.{name} {fault.what}", fault.fix))
+
+
+def _ask(rule: NodeRule, value: Any) -> tuple[str, Fault] | None:
+    try:
+        return rule.check(value)
+    except ReadBadValue:
+        return None
 
 
 def _written() -> Written:

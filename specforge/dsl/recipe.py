@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from specforge.dsl.node import field, node
+from specforge.dsl.node import field, is_node, node
 from specforge.dsl.output import Checkpoint, Evaluate, Export, Output
 from specforge.dsl.rule import file_name, nodes, text, whole
 from specforge.dsl.rule import node as a_node
@@ -35,11 +35,11 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
     """The nodes a node was given, each with its path below it ("train", "outputs[0]")."""
     for a in attrs.fields(type(value)):
         held = getattr(value, a.name)
-        if hasattr(held, "_written"):
+        if is_node(held):
             yield a.name, held
         elif isinstance(held, tuple):
             for index, item in enumerate(held):
-                if hasattr(item, "_written"):
+                if is_node(item):
                     yield f"{a.name}[{index}]", item
 
 

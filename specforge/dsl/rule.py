@@ -28,15 +28,16 @@ class Rule:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """'did you mean X?' for a misspelt word, or the list of what exists."""
+    """'did you mean X?' for a misspelt word, or what exists."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    return f"did you mean {close[0]}?" if close else f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: short, on one line."""
-    text = repr(value) if not attrs.has(type(value)) else f"{type(value).__name__}(...)"
+    """A value as a message shows it: short, on one line, a sequence as a list."""
+    plain = list(value) if isinstance(value, tuple) else value
+    text = repr(plain) if not attrs.has(type(value)) else f"{type(value).__name__}(...)"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -47,16 +48,27 @@ def whole(low: int = 1, high: int | None = None) -> Rule:
     def check(name: str, value: Any) -> Fault | None:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
             return None
-        return Fault(f"is {shown(value)}, and it takes {span}", f"write {name}={low} or more" if high is None else span)
+        return Fault(f"is {shown(value)}, and it takes {span}", f"set {name} to {span}")
 
     return Rule("whole-number", "a field that counts takes a whole number within its bounds", check)
 
 
+def even() -> Rule:
+    """An even whole number of at least 2."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 2 and value % 2 == 0:
+            return None
+        what = f"is {shown(value)}, and it takes an even whole number: rotary embeddings turn pairs of elements"
+        return Fault(what, f"set {name} to an even number, such as 64 or 128")
+
+    return Rule("even-number", "a size that is turned in pairs is even", check)
+
+
 def number(low: float, high: float | None = None, *, above: bool = False) -> Rule:
     """A finite number from `low` (excluded where `above`) to `high` (included)."""
-    span = f"a number {'above' if above else 'of at least'} {low:g}"
-    if high is not None:
-        span = f"a number from {low:g} to {high:g}"
+    least = f"a number {'above' if above else 'of at least'} {low:g}"
+    span = least if high is None else f"{least} and at most {high:g}"
 
     def check(name: str, value: Any) -> Fault | None:
         numeric = isinstance(value, int | float) and not isinstance(value, bool) and value == value
@@ -74,8 +86,11 @@ def choice(*options: str) -> Rule:
     def check(name: str, value: Any) -> Fault | None:
         if value in options:
             return None
-        hint = nearest(str(value), options)
-        return Fault(f"is {shown(value)}, and it takes one of {', '.join(options)}", f"{name}: {hint}")
+        close = difflib.get_close_matches(str(value), options, n=1, cutoff=0.6) or options
+        return Fault(
+            f"is {shown(value)}, and it takes one of {', '.join(options)}",
+            "write " + " or ".join(f"{name}={option!r}" for option in close),
+        )
 
     return Rule("choice", "a field with a fixed set of words takes one of them", check)
 
@@ -133,13 +148,14 @@ def layer_ids() -> Rule:
 
 
 def node(*kinds: type, why: str = "") -> Rule:
-    """A node of one of the given classes."""
+    """A node of one of the given classes; `why` says in words what to give."""
     names = " or ".join(k.__name__ for k in kinds)
 
     def check(name: str, value: Any) -> Fault | None:
         if isinstance(value, kinds):
             return None
-        return Fault(f"is {shown(value)}, and it takes {names}", why or f"give {name} a {names}")
+        written = why or " or ".join(f"{k.__name__}(...)" for k in kinds)
+        return Fault(f"is {shown(value)}, and it takes {names}", f"give it {written}")
 
     return Rule("node-kind", "a field that takes a node takes one of the right kind", check)
 
@@ -164,7 +180,7 @@ def pair_of_betas() -> Rule:
 
     def check(name: str, value: Any) -> Fault | None:
         ok = isinstance(value, tuple) and len(value) == 2
-        if ok and all(isinstance(b, float) and 0.0 <= b < 1.0 for b in value):
+        if ok and all(isinstance(b, int | float) and not isinstance(b, bool) and 0.0 <= b < 1.0 for b in value):
             return None
         return Fault(f"is {shown(value)}, and it takes two numbers from 0 to below 1", f"write {name}=(0.9, 0.999)")
 

@@ -17,3 +17,14 @@ def draft_vocabulary_fits(node: Node, graph: Graph, facts: Facts) -> Iterator[Pr
         what = f"Draft.vocab_size is {draft.vocab_size}, and the vocabulary of {target.name} has {vocabulary} tokens"
         fix = f"set vocab_size={vocabulary} or less; the most frequent supervised tokens are kept"
         yield Problem(written(draft).line_of("vocab_size"), "draft-vocabulary", what, fix)
+
+
+def draft_heads_divide(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    draft, target = node.spec.draft, node.spec.features.target
+    geometry, given = facts.world.geometry(target), (draft.num_heads, draft.num_kv_heads)
+    heads, kv_heads = given[0] or geometry.num_heads, given[1] or geometry.num_kv_heads
+    if None in given and heads % kv_heads:
+        name, other = ("num_heads", "num_kv_heads") if given[0] else ("num_kv_heads", "num_heads")
+        what = f"Draft.{name} is {getattr(draft, name)}, and {other}={kv_heads if given[0] else heads}, the target's,"
+        what += " does not go with it: key-value heads divide heads"
+        yield Problem(written(draft).line_of(name), "draft-heads", what, f"give both: {other}=... as well")

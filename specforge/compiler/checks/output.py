@@ -12,9 +12,11 @@ from specforge.dsl.problem import Problem
 
 def evaluation_held_out(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
     source, trained = node.spec.source, facts.recipe.train.features.source
-    if source.path == trained.path:
-        what = f"Evaluate.source reads {source.path!r}, the file the draft is trained on"
-        yield Problem(node.line, "not-held-out", what, "give it a file of rows that training does not read")
+    content = {f.path: f.sha256 for f in facts.world.files}
+    if content.get(source.path, source.path) == content.get(trained.path, trained.path):
+        what = f"Evaluate.source reads {source.path!r}, and the draft is trained on the same rows: {trained.path!r}"
+        fix = "give it a file of rows that training does not read"
+        yield Problem(written(node.spec).line_of("source"), "not-held-out", what, fix)
 
 
 def interval_within_run(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:

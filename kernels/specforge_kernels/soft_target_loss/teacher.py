@@ -1,0 +1,61 @@
+"""In: the target's last hidden states and its head. Out: `Teacher`, all that the loss reads of the target, per row.
+
+Row chunks: no [rows, vocabulary] tensor over the full vocabulary is ever kept.
+Legend: U teacher rows, H target hidden, V target vocabulary, d draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+CUDA_CHUNK_ELEMENTS = 1 << 27
+CPU_CHUNK_ELEMENTS = 1 << 23
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """The target's distribution at U rows: softmax over the draft vocabulary is exp(logits - lse_draft).
+
+    `logits_Ud`: at the kept ids, in the head's dtype. `lse_full_U`, `lse_draft_U`: logsumexp over the full and the
+    draft vocabulary, float32 or wider. `argmax_U`: int64, over the full vocabulary, the lowest id on ties.
+    """
+
+    logits_Ud: torch.Tensor
+    lse_full_U: torch.Tensor
+    lse_draft_U: torch.Tensor
+    argmax_U: torch.Tensor
+
+
+@torch.no_grad()
+def teacher(
+    last_hidden_UH: torch.Tensor, head_VH: torch.Tensor, kept_ids_d: torch.Tensor, chunk_rows: int | None = None
+) -> Teacher:
+    """`last_hidden_UH`: post-norm, of the position whose distribution is wanted; `kept_ids_d`: int64, ascending.
+
+    `chunk_rows`: rows in one matmul; None: bounded by memory.
+    """
+    rows, (vocab, _), kept = last_hidden_UH.shape[0], head_VH.shape, kept_ids_d.shape[0]
+    wide = torch.promote_types(head_VH.dtype, torch.float32)
+    logits_Ud = head_VH.new_empty(rows, kept)
+    lse_full_U, lse_draft_U = (head_VH.new_empty(rows, dtype=wide) for _ in range(2))
+    argmax_U = torch.empty(rows, dtype=torch.int64, device=head_VH.device)
+    elements = CUDA_CHUNK_ELEMENTS if head_VH.is_cuda else CPU_CHUNK_ELEMENTS
+    chunk = chunk_rows or max(32, elements // vocab)
+    for start in range(0, rows, chunk):
+        at = slice(start, start + chunk)
+        full_uV = last_hidden_UH[at].to(head_VH.dtype) @ head_VH.t()
+        argmax_U[at] = full_uV.argmax(-1)
+        lse_full_U[at] = _logsumexp(full_uV, wide)
+        if kept == vocab:
+            logits_Ud[at], lse_draft_U[at] = full_uV, lse_full_U[at]
+        else:
+            torch.index_select(full_uV, 1, kept_ids_d, out=logits_Ud[at])
+            lse_draft_U[at] = _logsumexp(logits_Ud[at], wide)
+    return Teacher(logits_Ud, lse_full_U, lse_draft_U, argmax_U)
+
+
+def _logsumexp(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """max x - log(max softmax(x)): softmax is one fused pass that widens as it reads; logsumexp takes five."""
+    return logits.amax(-1).to(dtype) - torch.softmax(logits, -1, dtype=dtype).amax(-1).log()

@@ -1,0 +1,122 @@
+"""In: a source, its inputs and a folder. Out: what `prepare` gives, from disk where no input changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import tokenizers
+import transformers
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+from transformers import PreTrainedTokenizerBase
+
+from specforge.runtime.data.chat_template import ChatTemplate
+from specforge.runtime.data.pack import Document
+from specforge.runtime.data.report import Report
+from specforge.runtime.data.source import Prepared, prepare
+from specforge.settings import SourceSettings
+
+FORMAT = 1  # raise it with any change of code that changes tokens, masks or what is dropped
+
+
+@attrs.frozen(eq=False)
+class Preparation:
+    """Everything that a preparation depends on; the arguments of `prepare`."""
+
+    source: SourceSettings
+    base: Path
+    tokenizer: PreTrainedTokenizerBase | None
+    vocab_size: int
+
+    @property
+    def key(self) -> str:
+        """sha256 (hex) of whatever changes tokens: the file's content (not its name), settings, tokenizer, template."""
+        source = self.source
+        inputs = {
+            "format": FORMAT,
+            "file": _file_digest(self.base / source.path),
+            "source": {k: v for k, v in attrs.asdict(source).items() if k not in ("path", "chat_template")},
+            "tokenizer": self._tokenizer() if source.kind == "conversations" else None,
+            "vocab_size": self.vocab_size,
+        }
+        return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+    def _tokenizer(self) -> dict[str, Any] | None:
+        if self.tokenizer is None:
+            return None
+        return {
+            "content": self.tokenizer.backend_tokenizer.to_str(),
+            "template": ChatTemplate(self.tokenizer, self.source.chat_template).text,
+            "special": {k: str(v) for k, v in self.tokenizer.special_tokens_map.items()},
+            "versions": [tokenizers.__version__, transformers.__version__],
+        }
+
+
+def prepared(preparation: Preparation, folder: Path) -> Prepared:
+    """`prepare`, kept in `folder` as KEY.safetensors (what is read again) and KEY.json (the report, for people).
+
+    Files are written whole or not at all, so any number of runs may share a folder. A file that cannot be read is made
+    anew. Raises what `prepare` raises; nothing is kept of a source that raises.
+    """
+    key = preparation.key
+    path = folder / f"{key}.safetensors"
+    found = _load(path)
+    if found is not None:
+        return attrs.evolve(found, report=attrs.evolve(found.report, path=preparation.source.path))
+    p = preparation
+    made = prepare(p.source, p.base, p.tokenizer, p.vocab_size)
+    report = json.dumps(made.report.to_dict(), indent=1, ensure_ascii=False)
+    _write(folder / f"{key}.json", report.encode())
+    _write(path, save(_arrays(made), metadata={"report": report}))
+    return made
+
+
+def _arrays(made: Prepared) -> dict[str, np.ndarray]:
+    return {
+        "tokens": np.concatenate([d.tokens for d in made.documents]),
+        "loss_mask": np.concatenate([d.loss_mask for d in made.documents]),
+        "lengths": np.array([len(d.tokens) for d in made.documents], np.int64),
+        "rows": np.array(made.rows, np.int64),
+    }
+
+
+def _load(path: Path) -> Prepared | None:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            report = Report.from_dict(json.loads(file.metadata()["report"]))
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (OSError, SafetensorError):
+        return None
+    ends = np.cumsum(stored["lengths"])[:-1]
+    pairs = zip(np.split(stored["tokens"], ends), np.split(stored["loss_mask"], ends))
+    documents = tuple(Document(i, tokens, mask) for i, (tokens, mask) in enumerate(pairs))
+    return Prepared(documents, tuple(stored["rows"].tolist()), report)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); correct the path of the source") from None

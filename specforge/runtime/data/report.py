@@ -1,0 +1,86 @@
+"""In: what happened to the rows of a source. Out: `Report`: as text for a terminal, as a dict for JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import cattrs
+
+SHOWN_ROWS = 3
+
+
+@attrs.frozen
+class Dropped:
+    """Rows dropped for one reason. `rows`: the first few row numbers; `example`: what was wrong with the first."""
+
+    reason: str
+    count: int
+    rows: tuple[int, ...]
+    example: str
+
+
+@attrs.frozen
+class Report:
+    """What a preparation kept. `tokens` and `supervised` (rows that carry loss) are those of the kept documents.
+
+    `truncated` counts kept documents that lost tokens to max_length. `dropped` is sorted by count.
+    """
+
+    path: str
+    rows: int
+    kept: int
+    dropped: tuple[Dropped, ...]
+    tokens: int
+    supervised: int
+    truncated: int
+
+    @property
+    def share(self) -> float:
+        """Supervised share of the tokens; 0 without tokens."""
+        return self.supervised / self.tokens if self.tokens else 0.0
+
+    def text(self) -> str:
+        """A few lines for a terminal."""
+        lines = [
+            f"{self.path}: {self.rows:,} rows, {self.kept:,} kept, {self.rows - self.kept:,} dropped",
+            f"  {self.tokens:,} tokens, {self.supervised:,} supervised ({self.share:.1%})"
+            + (f", {self.truncated:,} documents truncated" if self.truncated else ""),
+        ]
+        return "\n".join(lines + [f"  dropped {line}" for line in self.reasons()])
+
+    def reasons(self) -> list[str]:
+        """One line for each reason: count, reason, first row numbers, what was wrong with the first of them."""
+        return [_line(d) for d in self.dropped]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `Report.from_dict` gives an equal report back."""
+        return {**cattrs.unstructure(self), "share": round(self.share, 6)}
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Report:
+        """The report of `to_dict`."""
+        return cattrs.structure({k: v for k, v in value.items() if k != "share"}, cls)
+
+
+def _line(dropped: Dropped) -> str:
+    more = ", ..." if dropped.count > len(dropped.rows) else ""
+    where = f"row{'s' if dropped.count > 1 else ''} {', '.join(map(str, dropped.rows))}{more}"
+    return f"{dropped.count:,}: {dropped.reason} ({where})" + (f": {dropped.example}" if dropped.example else "")
+
+
+class Tally:
+    """Counts dropped rows by reason while a file is read."""
+
+    def __init__(self) -> None:
+        self._dropped: dict[str, Dropped] = {}
+
+    def drop(self, number: int, reason: str, detail: str = "") -> None:
+        """Count row `number` under `reason`."""
+        old = self._dropped.get(reason, Dropped(reason, 0, (), detail))
+        rows = (*old.rows, number)[:SHOWN_ROWS]
+        self._dropped[reason] = attrs.evolve(old, count=old.count + 1, rows=rows)
+
+    def dropped(self) -> tuple[Dropped, ...]:
+        """The counts, most frequent first; equal ones by reason."""
+        return tuple(sorted(self._dropped.values(), key=lambda d: (-d.count, d.reason)))

@@ -1,0 +1,12 @@
+"""In: a reason and a detail. Out: `RowFault`, what is wrong with one row: counted, never the end of a preparation."""
+
+from __future__ import annotations
+
+
+class RowFault(ValueError):
+    """A row that cannot be used. `reason` is one of a few fixed texts, to count by; `detail` belongs to this row."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,150 @@
+"""In: hidden rows. Out: the parts of a Llama-like draft: RMSNorm, rotary positions, SwiGLU.
+
+Legend: ... any leading axes, Q rows, N heads, H hidden, I intermediate, h half of a head's width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import LlamaConfig
+from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from specforge.settings import DraftSettings
+
+UNSCALED = ("default", "mrope")
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """A bias-free Linear whose weight is not initialised: no draw from any generator."""
+    return nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)
+
+
+class RMSNorm(nn.Module):
+    """x * rsqrt(mean(x²) + eps), statistics in float32 or wider, rounded to x's dtype, then times the weight [H]."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _RMSNorm.apply(x, self.weight, self.eps)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """By hand, so that only x and one scale per row are kept for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
+        scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        return (x * scale).to(x.dtype).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, scale = ctx.saved_tensors
+        grad = grads[0].to(scale.dtype)
+        both = grad * x
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[1]:
+            rows = both.flatten(0, -2)
+            grad_weight = torch.mv(rows.t(), scale.flatten()).to(weight.dtype)
+        if ctx.needs_input_grad[0]:
+            wide_weight = weight.to(scale.dtype)
+            dot = torch.matmul(both, wide_weight)[..., None]
+            pull = dot.mul_(scale.square()).div_(x.shape[-1])
+            grad_x = (grad * wide_weight).addcmul_(x.to(scale.dtype), pull, value=-1).mul_(scale).to(x.dtype)
+        return grad_x, grad_weight, None
+
+
+class MLP(nn.Module):
+    """down(act(gate(x)) * up(x))."""
+
+    def __init__(self, hidden: int, intermediate: int, act: str) -> None:
+        super().__init__()
+        self.gate_proj = linear(hidden, intermediate)
+        self.up_proj = linear(hidden, intermediate)
+        self.down_proj = linear(intermediate, hidden)
+        self.act = ACT2FN[act]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Rotary(nn.Module):
+    """cos and sin of any position, in float32 whatever the module is cast to.
+
+    `rope`: transformers v5 `rope_parameters`. Frequencies follow transformers at `max_position_embeddings`; there is
+    no table to run out of. Raises ValueError for a rope type or a partial rotation that the draft cannot do.
+    """
+
+    inv_freq: torch.Tensor
+
+    def __init__(self, settings: DraftSettings) -> None:
+        super().__init__()
+        self._exact, self.scaling = _frequencies(settings)
+        self.register_buffer("inv_freq", self._exact.clone(), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Rotary:
+        super()._apply(fn, recurse)
+        self.inv_freq = self._exact.to(self.inv_freq.device)
+        return self
+
+    def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos, sin [..., 1, h] for int positions [...]: they broadcast over heads."""
+        angles = positions[..., None, None].to(torch.float32) * self.inv_freq
+        return angles.cos() * self.scaling, angles.sin() * self.scaling
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Half-split rotation of x [..., N, 2h]; computed in the wider of x's dtype and float32, returned in x's."""
+    return _Rotate.apply(x, cos, sin)
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _turn(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        return _turn(grads[0], cos, -sin), None, None
+
+
+def _turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(x.dtype)
+
+
+def _frequencies(settings: DraftSettings) -> tuple[torch.Tensor, float]:
+    rope = dict(settings.rope)
+    kind, width = rope.get("rope_type", "default"), settings.head_dim
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ValueError(
+            f"draft: rope partial_rotary_factor={rope['partial_rotary_factor']} is not supported; "
+            "a Llama draft rotates whole heads, remove it from the draft's rope"
+        )
+    if kind in UNSCALED:
+        exponents = torch.arange(0, width, 2, dtype=torch.int64).to(torch.float32) / width
+        return 1.0 / (rope["rope_theta"] ** exponents), 1.0
+    if kind not in ROPE_INIT_FUNCTIONS:
+        known = ", ".join(sorted({*UNSCALED, *ROPE_INIT_FUNCTIONS}))
+        raise ValueError(f"draft: rope_type={kind!r} is unknown; choose one of {known}")
+    config = LlamaConfig(
+        hidden_size=settings.hidden_size,
+        num_attention_heads=settings.num_heads,
+        num_key_value_heads=settings.num_kv_heads,
+        head_dim=width,
+        max_position_embeddings=settings.max_position_embeddings,
+        rope_parameters=rope,
+    )
+    frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    return frequencies.to(torch.float32), float(scaling)

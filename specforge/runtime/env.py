@@ -1,0 +1,26 @@
+"""In: os.environ, read nowhere else. Out: facts of this machine: where the caches are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """specforge's cache: $SPECFORGE_CACHE, else $XDG_CACHE_HOME/specforge, else ~/.cache/specforge."""
+    return _folder("SPECFORGE_CACHE") or _user_cache() / "specforge"
+
+
+def hugging_face_cache() -> Path:
+    """The Hugging Face hub's cache: $HF_HUB_CACHE, else $HF_HOME/hub, else huggingface/hub in the user's cache."""
+    home = _folder("HF_HOME") or _user_cache() / "huggingface"
+    return _folder("HF_HUB_CACHE") or home / "hub"
+
+
+def _user_cache() -> Path:
+    return _folder("XDG_CACHE_HOME") or Path.home() / ".cache"
+
+
+def _folder(variable: str) -> Path | None:
+    value = os.environ.get(variable, "")
+    return Path(value).expanduser() if value else None

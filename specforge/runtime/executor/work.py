@@ -1,0 +1,86 @@
+"""In: a plan. Out: `Work`: its training, what feeds it, its evaluations and outputs, found along the typed edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import attrs
+
+from specforge.plan import Op, Plan
+from specforge.settings import (
+    CaptureSettings,
+    CheckpointSettings,
+    EvaluateSettings,
+    ExportSettings,
+    SourceSettings,
+    TrainSettings,
+)
+
+S = TypeVar("S")
+
+
+@attrs.frozen
+class EvaluationWork:
+    """An evaluation called `name` and the held-out source it reads."""
+
+    name: str
+    settings: EvaluateSettings
+    source: SourceSettings
+
+
+@attrs.frozen
+class Work:
+    """What a plan trains. A plan without a checkpoint operation saves at the end only."""
+
+    train: TrainSettings
+    source: SourceSettings
+    capture: CaptureSettings
+    evaluations: tuple[EvaluationWork, ...]
+    checkpoint: CheckpointSettings
+    exports: tuple[ExportSettings, ...]
+
+    @property
+    def sources(self) -> tuple[SourceSettings, ...]:
+        return (self.source, *(evaluation.source for evaluation in self.evaluations))
+
+
+def work(plan: Plan) -> Work:
+    """Read a plan with one training operation."""
+    trainings = [op for op in plan.ops() if isinstance(op.settings, TrainSettings)]
+    assert len(trainings) == 1, f"a plan trains one draft, this one has {[op.name for op in trainings]}"
+    (train,) = trainings
+    assert isinstance(train.settings, TrainSettings)
+    return Work(
+        train=train.settings,
+        source=_upstream(plan, train, SourceSettings),
+        capture=_upstream(plan, train, CaptureSettings),
+        evaluations=tuple(
+            EvaluationWork(op.name, op.settings, _upstream(plan, op, SourceSettings))
+            for op in plan.ops()
+            if isinstance(op.settings, EvaluateSettings)
+        ),
+        checkpoint=next(_settings(plan, CheckpointSettings), CheckpointSettings(every=0, keep=1)),
+        exports=tuple(_settings(plan, ExportSettings)),
+    )
+
+
+def _settings(plan: Plan, kind: type[S]) -> Iterator[S]:
+    return (op.settings for op in plan.ops() if isinstance(op.settings, kind))
+
+
+def _upstream(plan: Plan, op: Op, kind: type[S]) -> S:
+    """The settings of the nearest `kind` that `op` reads from; what a training read is not what its readers read."""
+    waiting, seen = [op], set()
+    while waiting:
+        for port in waiting.pop(0).inputs:
+            name = port.source.rpartition(".")[0]
+            if name in seen:
+                continue
+            seen.add(name)
+            source = plan.op(name)
+            if isinstance(source.settings, kind):
+                return source.settings
+            if not isinstance(source.settings, TrainSettings):
+                waiting.append(source)
+    raise AssertionError(f"{op.name} reads from no {kind.__name__}")

@@ -1,0 +1,108 @@
+"""In: a plan and the run's folder. Out: nothing, or one PreflightError with everything this machine lacks for it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from specforge.plan import DataFile, Plan
+from specforge.runtime.target import find_folder
+from specforge.settings import CheckpointSettings, TrainSettings
+
+# what a device reports is a little below its name: an 80 GB H100 shows 79.2 GiB
+MEMORY_SHARE = 0.95
+
+
+class PreflightError(ValueError):
+    """What the plan needs and this machine does not have: one line per problem."""
+
+
+def torch_device(name: str) -> torch.device:
+    """The torch device of an entry of the device table: "cpu", or a GPU by its name."""
+    return torch.device("cpu" if name == "cpu" else "cuda")
+
+
+def preflight(plan: Plan, folder: Path) -> None:
+    """Check files by content, weights, devices, their memory, and disk space for checkpoints in `folder`.
+
+    Raises PreflightError that lists all problems.
+    """
+    problems = [*_files(plan), *_weights(plan), *_devices(plan), *_disk(plan, folder)]
+    if problems:
+        raise PreflightError("this plan cannot run here:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _files(plan: Plan) -> Iterator[str]:
+    for file in plan.files:
+        path = Path(plan.base) / file.path
+        if not path.is_file():
+            yield f"{path} ({file.use}) is not there; restore it, or correct its path and compile the recipe again"
+            continue
+        if (changed := _changed(path, file)) is not None:
+            yield f"{path} ({file.use}) has changed since the plan was compiled: {changed}; compile the recipe again"
+
+
+def _changed(path: Path, file: DataFile) -> str | None:
+    size = path.stat().st_size
+    if size != file.bytes:
+        return f"it has {size} bytes, the plan says {file.bytes}"
+    with path.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    return None if digest == file.sha256 else f"its sha256 is {digest[:12]}, the plan says {file.sha256[:12]}"
+
+
+def _weights(plan: Plan) -> Iterator[str]:
+    if plan.target.random_seed is not None:
+        return
+    try:
+        find_folder(plan.target, Path(plan.base))
+    except ValueError as error:
+        yield str(error)
+
+
+def _devices(plan: Plan) -> Iterator[str]:
+    for name in dict.fromkeys(role.device for role in plan.roles):
+        if torch_device(name).type == "cpu":
+            continue
+        if not torch.cuda.is_available():
+            yield (
+                f'the plan runs on device="{name}", and torch {torch.__version__} sees no GPU; run it on a machine '
+                'with one, or set topology=Colocated(device="cpu")'
+            )
+            continue
+        have = torch.cuda.get_device_properties(0).total_memory
+        if have < MEMORY_SHARE * plan.device.memory_bytes:
+            yield (
+                f'the plan assumes device="{name}" with {plan.device.memory_bytes / 2**30:.0f} GiB, and '
+                f"{torch.cuda.get_device_name(0)} has {have / 2**30:.0f} GiB; declare the device that is here"
+            )
+
+
+def _disk(plan: Plan, folder: Path) -> Iterator[str]:
+    need = checkpoint_bytes(plan) * _kept(plan)
+    place = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    if free < need:
+        yield (
+            f"{place} has {free / 2**30:.1f} GiB free, and the checkpoints take up to {need / 2**30:.1f} GiB; "
+            "lower Checkpoint(keep=...), or give another output_dir"
+        )
+
+
+def checkpoint_bytes(plan: Plan) -> int:
+    """Tensor bytes of one checkpoint: float32 masters and two moments of what is trained, and the vocabulary map."""
+    parameters = [
+        p for op in plan.ops() if isinstance(op.settings, TrainSettings) for p in op.settings.draft.parameters
+    ]
+    trained = sum(12 * p.count for p in parameters if p.trainable)
+    return trained + sum(p.bytes for p in parameters if not p.trainable and p.name in ("d2t", "t2d"))
+
+
+def _kept(plan: Plan) -> int:
+    """Checkpoints on disk at once at most: the kept ones, the best, and the one being written."""
+    keep = [op.settings.keep for op in plan.ops() if isinstance(op.settings, CheckpointSettings)]
+    return max(keep, default=1) + 2

@@ -1,0 +1,128 @@
+"""In: a `Batch` and the frozen target head. Out: EAGLE3's loss and metrics (training-time test, arXiv 2503.01840).
+
+K decoder steps first, over the rows that are read at all, then one loss over the loss rows of all steps.
+Legend: R rows of the pack, C context rows, Q kept rows of a step, U teacher rows, W loss rows of all steps, K TTT steps,
+H hidden, N heads, G key-value heads, D head width, V target vocabulary, P = N+2G.
+
+Matmuls, as torch's FLOP counter sees them in forward plus backward (2 per multiply-add). Kept rows Q_k; D_t documents
+of similar length padded to q_k queries and c keys (layout.py), one tile up to 512 queries:
+  fc                    C · C_aux · H                      x 2 (no gradient of the captured states)
+  embedding half of qkv Q_0 · H · P·D + (C-Q_0) · H · 2G·D x 3 (x 2 would do, but the norm before it has a weight)
+  hidden half of qkv    (sum_k Q_k) · H · P·D + (C-Q_0) · H · 2G·D   x 3
+  o                     (sum_k Q_k) · N·D · H              x 3
+  MLP                   (sum_k Q_k) · 3·H·I                x 3
+  head                  W · H · Vd                         x 3
+  teacher               U · Ht · V                         x 1
+  attention, step-0 keys   sum_k D_t·N·q_k·c · D           x 7 (forward 2, recomputed 1, backward 4)
+  attention, own suffix    sum_k Q_k·N·k · D               x 7
+All supervised, one document of T tokens, n = T-1: C = Q_0 = U = n, Q_k = n-k (none below 1), W = sum_k Q_k, c = n,
+q_k = n-k.
+"""
+
+from __future__ import annotations
+
+import torch
+from specforge_kernels.soft_target_loss import soft_target_loss, teacher
+from specforge_kernels.ttt_attention import ttt_attention
+
+from specforge.runtime.data.batch import Batch
+from specforge.runtime.draft.eagle3 import Eagle3Draft
+from specforge.runtime.draft.layers import rotate
+from specforge.runtime.step.result import StepResult
+from specforge.runtime.step.rows import RowPlan, row_plan
+from specforge.runtime.step.take import take
+from specforge.settings import Eagle3Settings
+
+SUMS = ("ploss_K", "correct_K", "rows_K", "acceptance_K", "kept_K")
+
+
+class Eagle3Step:
+    """Callable: one micro-step. `head_VH`: the target's LM head, a plain matrix.
+
+    `StepResult.sums` per TTT step k: `ploss_K`, cross-entropy over rows whose teacher argmax is in the draft
+    vocabulary, normalised as the loss is but without decay; `correct_K`, top draft token is the teacher's argmax, of
+    `rows_K` supervised rows; `acceptance_K`, sum_v min(p, q), over the `kept_K` rows whose teacher argmax is in the
+    draft vocabulary.
+    """
+
+    def __init__(self, draft: Eagle3Draft, head_VH: torch.Tensor, settings: Eagle3Settings) -> None:
+        self.draft, self.head_VH, self.settings = draft, head_VH, settings
+
+    def __call__(self, batch: Batch, tokens_total: int, micro_steps: int = 1) -> StepResult:
+        """`tokens_total`: N, supervised rows of the optimizer step over all ranks and its `micro_steps` micro-steps.
+
+        Reduction "tokens" divides by N: sum gradients over micro-steps and ranks. "rows" divides by this micro-step's
+        rows and `micro_steps`: sum over micro-steps, average over ranks.
+        """
+        host = row_plan(batch.pack, self.settings.ttt_length)
+        if not host.steps:
+            return StepResult(self._zero(), dict(zip(SUMS, self._no_sums())))
+        rows = host.to(batch.tokens_R.device)
+        draft, settings = self.draft, self.settings
+        taught = teacher(batch.last_RH.index_select(0, rows.last_U), self.head_VH, draft.kept_ids_d)
+        inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
+        share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (host.rows * micro_steps)
+        weight_W = torch.pow(settings.position_decay, rows.step_W.to(torch.float64)) * share * inside_W
+        states_WH = draft.head_input(self._unroll(rows, batch))
+        loss = soft_target_loss(states_WH, draft.lm_head.weight, taught, rows.teacher_W, weight_W, draft.d2t)
+        inside_W = inside_W.to(torch.float64)
+        per_row = (loss.ce_W * inside_W * share, loss.correct_W, torch.ones_like(inside_W), loss.acceptance_W * inside_W)
+        rows_5W = torch.stack([x.to(torch.float64) for x in (*per_row, inside_W)])
+        sums_5K = self._no_sums()
+        for k, part in enumerate(rows_5W.split([s.loss for s in host.steps], dim=1)):
+            sums_5K[:, k] = part.sum(1)
+        return StepResult(loss.loss, dict(zip(SUMS, sums_5K)))
+
+    def _unroll(self, rows: RowPlan, batch: Batch) -> torch.Tensor:
+        """K decoder steps -> what each loss row is fed to the head from, [W, H] in the order of steps."""
+        draft, layer = self.draft, self.draft.midlayer
+        heads, kv_heads, width = draft.settings.num_heads, draft.settings.num_kv_heads, draft.settings.head_dim
+        first = rows.steps[0].kept
+        hidden_CH = draft.fuse(batch.aux_RC.index_select(0, rows.context_C))
+        tokens_C = batch.tokens_R.index_select(0, rows.token_C)
+        embedded_CH = layer.input_layernorm(draft.embed_tokens(tokens_C).to(hidden_CH.dtype))
+        normed_CH = layer.hidden_norm(hidden_CH)
+        from_embedding, from_hidden = layer.self_attn.input_weights()
+
+        embedded_QX = embedded_CH[:first] @ from_embedding.t()
+        qkv_QPD = torch.addmm(embedded_QX, normed_CH[:first], from_hidden.t()).view(first, -1, width)
+        turn = draft.rotary(rows.position_C)
+        query_QND, key_CGD, value_CGD = self._rotated(qkv_QPD, *(t[:first] for t in turn))
+        if len(rows.context_C) > first:
+            kv = slice(heads * width, None)
+            rest = torch.addmm(embedded_CH[first:] @ from_embedding[kv].t(), normed_CH[first:], from_hidden[kv].t())
+            key_rest, value_rest = rest.view(-1, 2 * kv_heads, width).split(kv_heads, dim=1)
+            key_CGD = torch.cat([key_CGD, rotate(key_rest, *(t[first:] for t in turn))])
+            value_CGD = torch.cat([value_CGD, value_rest])
+
+        hidden_QH, states = hidden_CH[:first], []
+        own_keys: list[torch.Tensor] = []
+        own_values: list[torch.Tensor] = []
+        for k, step in enumerate(rows.steps):
+            if k > 0:
+                hidden_QH = hidden_QH[: step.kept]
+                embedded = take(embedded_QX, step.ahead)
+                qkv = torch.addmm(embedded, layer.hidden_norm(hidden_QH), from_hidden.t())
+                turn = draft.rotary(rows.position_C[: step.kept] + k)
+                query_QND, own_key, own_value = self._rotated(qkv.view(step.kept, -1, width), *turn)
+                own_keys.append(own_key)
+                own_values.append(own_value)
+            attended = ttt_attention(query_QND, key_CGD, value_CGD, own_keys, own_values, step.attention)
+            hidden_QH = draft.feedback(layer.finish(hidden_QH, attended.flatten(1)))
+            states.append(hidden_QH if step.loss_at is None else take(hidden_QH, step.loss_at))
+        return torch.cat(states)
+
+    def _rotated(
+        self, qkv_QPD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        heads, kv_heads = self.draft.settings.num_heads, self.draft.settings.num_kv_heads
+        turned, value_QGD = qkv_QPD.split([heads + kv_heads, kv_heads], dim=1)
+        query_QND, key_QGD = rotate(turned, cos, sin).split([heads, kv_heads], dim=1)
+        return query_QND, key_QGD, value_QGD
+
+    def _zero(self) -> torch.Tensor:
+        """0 with a graph, so that a micro-step without supervised rows gives every parameter a zero gradient."""
+        return torch.stack([p.sum() for p in self.draft.parameters() if p.requires_grad]).sum() * 0.0
+
+    def _no_sums(self) -> torch.Tensor:
+        return torch.zeros(len(SUMS), self.settings.ttt_length, dtype=torch.float64, device=self.draft.d2t.device)

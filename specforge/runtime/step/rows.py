@@ -1,0 +1,137 @@
+"""In: the loss masks of a `Pack`. Out: `RowPlan`, which rows each TTT step computes, on the host; one upload.
+
+m: the loss mask without each document's last row. Row t at step k reads token t+1+k and teacher row t+k, weight
+m[t+k], inside its document. It is kept at step k when one of m[t+k .. t+K-1] is set: nothing else is ever read of it.
+Rows up to a document's last kept one also give step 0's keys and values: the context.
+Legend: R rows of the pack, C context rows, Q kept rows of step 0, U teacher rows, W loss rows of all steps.
+Context rows are ordered: kept rows first, those kept longest first. So the kept rows of step k are the first ones of
+every step before, and taking them copies nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from specforge_kernels.ttt_attention import Layout, key_layout, query_layout
+
+from specforge.runtime.data.pack import Pack
+
+
+@attrs.frozen(eq=False)
+class StepRows:
+    """TTT step k. `kept`: its first rows in context order. `loss`: how many of them carry loss.
+
+    `ahead`: place in context order of row t+k, whose next token row t reads. `loss_at`: loss rows among the kept ones,
+    None where all are. `attention`: where queries and keys go.
+    """
+
+    kept: int
+    loss: int
+    ahead: Any
+    loss_at: Any
+    attention: Layout
+
+
+@attrs.frozen(eq=False)
+class RowPlan:
+    """Rows of a micro-step; index fields are int64 arrays on the host, tensors after `to`.
+
+    `rows`: R, `supervised`: m's count. `context_C`: rows of the pack. `position_C`: inside the document. `token_C`:
+    the row whose token is read at step 0. `steps`: as many as have rows, at most K. `last_U`: rows of the target's
+    last hidden state, one per teacher row. `teacher_W`: teacher row of each loss row. `step_W`: its TTT step.
+    """
+
+    rows: int
+    supervised: int
+    context_C: Any
+    position_C: Any
+    token_C: Any
+    steps: tuple[StepRows, ...]
+    last_U: Any
+    teacher_W: Any
+    step_W: Any
+
+    def to(self, device: torch.device | str) -> RowPlan:
+        """The same plan with its indices on `device`, in one copy."""
+        arrays = [self.context_C, self.position_C, self.token_C, self.last_U, self.teacher_W, self.step_W]
+        for step in self.steps:
+            arrays += [step.ahead, *([] if step.loss_at is None else [step.loss_at]), *step.attention.indices[2:]]
+        if self.steps:
+            arrays += self.steps[0].attention.indices[:2]
+        whole = torch.from_numpy(np.concatenate(arrays))
+        whole = whole.pin_memory() if torch.device(device).type == "cuda" else whole
+        parts = iter(whole.to(device, non_blocking=True).split([len(a) for a in arrays]))
+        context_C, position_C, token_C, last_U, teacher_W, step_W = (next(parts) for _ in range(6))
+        uploaded = [
+            (next(parts), None if step.loss_at is None else next(parts), [next(parts) for _ in range(3)])
+            for step in self.steps
+        ]
+        keys = tuple(parts)
+        steps = tuple(
+            attrs.evolve(step, ahead=ahead, loss_at=loss_at, attention=step.attention.replaced((*keys, *queries)))
+            for step, (ahead, loss_at, queries) in zip(self.steps, uploaded, strict=True)
+        )
+        return attrs.evolve(
+            self,
+            context_C=context_C,
+            position_C=position_C,
+            token_C=token_C,
+            steps=steps,
+            last_U=last_U,
+            teacher_W=teacher_W,
+            step_W=step_W,
+        )
+
+
+def row_plan(pack: Pack, ttt_length: int) -> RowPlan:
+    """The rows of `pack` for `ttt_length` (K) steps."""
+    lengths = np.array(pack.lengths, np.int64)
+    starts = np.cumsum(lengths) - lengths
+    document_R = np.repeat(np.arange(len(lengths)), lengths)
+    position_R = np.arange(len(document_R)) - starts[document_R]
+    supervised_R = np.concatenate([d.loss_mask for d in pack.documents]).astype(bool)
+    supervised_R[(starts + lengths - 1)[lengths > 0]] = False
+
+    ahead_KR = np.stack([_ahead(supervised_R, position_R, lengths[document_R], k) for k in range(ttt_length)])
+    last_step_R = np.where(ahead_KR, np.arange(ttt_length)[:, None], -1).max(0)
+    context_D = np.zeros(len(lengths), np.int64)
+    np.maximum.at(context_D, document_R[supervised_R], position_R[supervised_R] + 1)
+    context_C = np.flatnonzero(position_R < context_D[document_R])
+    context_C = context_C[np.argsort(-last_step_R[context_C], kind="stable")]
+    place_R = np.full(len(document_R), -1)
+    place_R[context_C] = np.arange(len(context_C))
+    teacher_R = np.cumsum(supervised_R) - 1
+
+    document_C, position_C, last_step_C = document_R[context_C], position_R[context_C], last_step_R[context_C]
+    keys = key_layout(document_C, position_C)
+    steps, teacher_W = [], []
+    for k in range(ttt_length):
+        kept = int((last_step_C >= k).sum())
+        if kept == 0:
+            break
+        at = np.flatnonzero(ahead_KR[k, context_C[:kept]])
+        teacher_W.append(teacher_R[context_C[at] + k])
+        layout = query_layout(keys, document_C[:kept], position_C[:kept])
+        ahead = place_R[context_C[:kept] + k]
+        steps.append(StepRows(kept, len(at), ahead, None if len(at) == kept else at, layout))
+    return RowPlan(
+        rows=len(document_R),
+        supervised=int(supervised_R.sum()),
+        context_C=context_C,
+        position_C=position_C,
+        token_C=context_C + 1,
+        steps=tuple(steps),
+        last_U=np.flatnonzero(supervised_R) + 1,
+        teacher_W=np.concatenate([np.zeros(0, np.int64), *teacher_W]),
+        step_W=np.repeat(np.arange(len(steps)), [s.loss for s in steps]),
+    )
+
+
+def _ahead(mask_R: np.ndarray, position_R: np.ndarray, length_R: np.ndarray, k: int) -> np.ndarray:
+    """mask[t+k] for every row t, False past the end of t's document."""
+    ahead_R = np.zeros_like(mask_R)
+    ahead_R[: max(0, len(mask_R) - k)] = mask_R[k:]
+    return ahead_R & (position_R + k < length_R)

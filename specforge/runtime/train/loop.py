@@ -1,0 +1,272 @@
+"""In: batches in recorded order, a step, an optimizer. Out: a trained draft; metrics, evaluations and checkpoints.
+
+The host never waits for the device inside a step: what it reads of a step (finite flags, sums) is copied while the
+next one runs, and is settled one step late, or before a log line is needed by a checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+import torch
+
+from specforge.runtime.checkpoint.state import State
+from specforge.runtime.data.batch import Batch
+from specforge.runtime.step.result import StepResult
+from specforge.runtime.train.interrupt import Interrupt
+from specforge.runtime.train.metrics import MetricsFile, Sums, finite_or_none, from_vector, ratios, total, vector
+from specforge.runtime.train.optimizer import Optimizer
+from specforge.runtime.train.progress import Progress
+from specforge.runtime.train.schedule import learning_rate
+from specforge.settings import TrainSettings
+
+
+class NonFiniteError(ValueError):
+    """More optimizer steps had a non-finite loss or gradient than the budget allows; names their samples."""
+
+
+@attrs.frozen
+class Window:
+    """What an optimizer step normalises by: its supervised rows, and how many micro-steps it has."""
+
+    supervised: int
+    micro_steps: int
+
+
+class Feed(Protocol):
+    """The batches of a run, in recorded order."""
+
+    def step(self, step: int) -> Sequence[Batch]:
+        """The micro-steps of optimizer step `step` (from 0), features and all."""
+        ...
+
+    def place(self, step: int) -> tuple[int, int]:
+        """(epoch, position in it) of optimizer step `step`, both from 0."""
+        ...
+
+    def describe(self, document: int) -> str:
+        """How the user finds the document with this index: "row 12 of chats.jsonl"."""
+        ...
+
+
+Step = Callable[[Batch, Window], StepResult]
+
+
+@attrs.frozen(eq=False)
+class Training:
+    """What is trained. `settings` have their max_steps and schedule_steps. `step` computes a micro-step."""
+
+    settings: TrainSettings
+    step: Step
+    optimizer: Optimizer
+    feed: Feed
+
+
+@attrs.frozen(eq=False)
+class Evaluation:
+    """A measurement every `every` optimizer steps and at the end; `run` gives `ratios` and "supervised"."""
+
+    name: str
+    every: int
+    run: Callable[[], dict[str, float]]
+
+
+@attrs.frozen(eq=False)
+class Records:
+    """Where results go. `save` is called every `save_every` steps (0: not), at a best evaluation and at the end."""
+
+    metrics: MetricsFile
+    progress: Progress
+    evaluations: Sequence[Evaluation]
+    save: Callable[[State], None]
+    save_every: int
+
+
+@attrs.frozen
+class Outcome:
+    """Where training stopped; `interrupted`: a signal asked for it, and the state was saved."""
+
+    state: State
+    interrupted: bool
+
+
+@attrs.frozen(eq=False)
+class _Flight:
+    """A launched step: what the device will tell, and what the host knows already.
+
+    `told` holds grad_norm, finite, a finite flag per micro-step, then the sums.
+    """
+
+    step: int
+    batches: tuple[tuple[int, ...], ...]
+    rows: int
+    window: Window
+    rate: float
+    told: torch.Tensor
+    ready: torch.cuda.Event | None
+
+
+def train(training: Training, records: Records, state: State, interrupt: Interrupt) -> Outcome:
+    """Train from `state` to max_steps, or to the end of the step in which `interrupt` was requested.
+
+    Raises NonFiniteError when the budget of skipped updates is spent: the last checkpoint stands.
+    """
+    return _Loop(training, records, state, interrupt).run()
+
+
+class _Loop:
+    def __init__(self, training: Training, records: Records, state: State, interrupt: Interrupt) -> None:
+        self.training, self.records, self.state, self.interrupt = training, records, state, interrupt
+        self.flight: _Flight | None = None
+        self.began = self.logged = time.monotonic()
+        self.first = state.step
+        self.waited = 0.0
+        self.rows = 0
+
+    def run(self) -> Outcome:
+        while self.state.step < self.state.max_steps:
+            flight = self._launch(self.state.step)
+            self._settle()
+            self.flight = flight
+            self._advance(flight)
+            if flight.ready is None:  # on a CPU the step is over already
+                self._settle()
+            if self._boundary():
+                return Outcome(self.state, interrupted=True)
+        return Outcome(self.state, interrupted=False)
+
+    def _launch(self, step: int) -> _Flight:
+        training, start = self.training, time.monotonic()
+        batches = training.feed.step(step)
+        self.waited += time.monotonic() - start
+        window = Window(sum(batch.pack.supervised for batch in batches), len(batches))
+        losses, sums = [], []
+        for batch in batches:
+            result = training.step(batch, window)
+            result.loss.backward()
+            training.optimizer.accumulate()
+            losses.append(result.loss.detach())
+            sums.append(result.sums)
+        finite = torch.isfinite(torch.stack(losses))
+        rate = learning_rate(step, training.settings)
+        update = training.optimizer.step(rate, finite.all())
+        told = [update.grad_norm[None], update.finite[None], finite, vector(total(sums))]
+        host, ready = _to_host(torch.cat([part.to(torch.float64) for part in told]))
+        documents = tuple(tuple(document.index for document in batch.pack.documents) for batch in batches)
+        return _Flight(step, documents, sum(batch.pack.rows for batch in batches), window, rate, host, ready)
+
+    def _advance(self, flight: _Flight) -> None:
+        step = flight.step + 1
+        epoch, position = self.training.feed.place(step)
+        self.state = attrs.evolve(
+            self.state,
+            step=step,
+            epoch=epoch,
+            position=position,
+            tokens=self.state.tokens + flight.rows,
+            supervised=self.state.supervised + flight.window.supervised,
+        )
+
+    def _settle(self) -> None:
+        """Read what the launched step told: count a skipped update, log the step if it is due."""
+        flight, self.flight = self.flight, None
+        if flight is None:
+            return
+        if flight.ready is not None:
+            flight.ready.synchronize()
+        micro_steps = flight.window.micro_steps
+        norm, applied = flight.told[:2].tolist()
+        if not applied:
+            self._count_nonfinite(flight, flight.told[2 : 2 + micro_steps].tolist())
+        self.rows += flight.rows
+        done, steps = flight.step + 1, self.state.max_steps
+        if done % self.training.settings.log_every == 0 or done == steps:
+            self._log(flight, norm, from_vector(flight.told[2 + micro_steps :]))
+        spent = time.monotonic() - self.began
+        self.records.progress.step(done, spent / (done - self.first) * (steps - done))
+
+    def _count_nonfinite(self, flight: _Flight, micro_finite: list[float]) -> None:
+        self.state = attrs.evolve(self.state, nonfinite=self.state.nonfinite + 1)
+        settings, feed = self.training.settings, self.training.feed
+        # a finite loss with a non-finite gradient does not tell which micro-step it came from
+        bad = [docs for docs, fine in zip(flight.batches, micro_finite, strict=True) if not fine] or flight.batches
+        samples = ", ".join(feed.describe(index) for documents in bad for index in documents)
+        what = "loss" if not all(micro_finite) else "gradient norm"
+        text = f"step {flight.step + 1}: the {what} is not finite; the samples are {samples}"
+        if self.state.nonfinite > settings.nonfinite_budget:
+            raise NonFiniteError(
+                f"{text}. {self.state.nonfinite} updates were skipped, Train(nonfinite_budget="
+                f"{settings.nonfinite_budget}) allows no more. Remove these rows, lower the learning rate "
+                f"({flight.rate:.3g} in this step), or raise nonfinite_budget"
+            )
+        self.records.progress.note(f"{text}. Update skipped ({self.state.nonfinite} so far)")
+
+    def _log(self, flight: _Flight, norm: float, sums: Sums) -> None:
+        now = time.monotonic()
+        seconds, waited, rows = now - self.logged, self.waited, self.rows
+        self.logged, self.waited, self.rows = now, 0.0, 0
+        epoch, _ = self.training.feed.place(flight.step)
+        metrics = ratios(sums, self.training.settings.eagle3.position_decay)
+        line = {
+            "step": flight.step + 1,
+            "epoch": epoch,
+            **metrics,
+            "learning_rate": flight.rate,
+            "grad_norm": norm,
+            "tokens": flight.rows,
+            "supervised": flight.window.supervised,
+            "nonfinite": self.state.nonfinite,
+            "seconds": seconds,
+            "tokens_per_s": rows / seconds if seconds else 0.0,
+            "waiting_share": waited / seconds if seconds else 0.0,
+        }
+        self.records.metrics.write(line)
+        self.records.progress.metrics(line)
+        self.state = attrs.evolve(self.state, metrics={k: finite_or_none(v) for k, v in metrics.items()})
+
+    def _boundary(self) -> bool:
+        """Evaluate and save where it is due after a step. Returns whether to stop: read once, so that a stop saves."""
+        state, records, stopping = self.state, self.records, self.interrupt.requested
+        last = state.step == state.max_steps
+        due = [e for e in records.evaluations if last or state.step % e.every == 0]
+        saving = last or stopping or (records.save_every > 0 and state.step % records.save_every == 0)
+        if not due and not saving:
+            return False
+        self._settle()
+        for evaluation in due:
+            saving |= self._evaluate(evaluation)
+        if saving:
+            records.save(self.state)
+        return stopping
+
+    def _evaluate(self, evaluation: Evaluation) -> bool:
+        """Log an evaluation. Returns whether it is the best yet: the first evaluation of the recipe decides."""
+        start = time.monotonic()
+        found = evaluation.run()
+        seconds = time.monotonic() - start
+        self.logged += seconds  # training's tokens/s leave evaluation out
+        self.began += seconds
+        step, score = self.state.step, found["simulated_acceptance_length"]
+        self.records.metrics.write({"step": step, "evaluation": evaluation.name, **found, "seconds": seconds})
+        self.records.progress.note(
+            f"step {step}: {evaluation.name} loss {found['loss']:.4f}  acc {found['acc']:.3f}  "
+            f"simulated acceptance length {score:.3f}"
+        )
+        best = self.state.best_score
+        if evaluation is not self.records.evaluations[0] or not (score > (-1.0 if best is None else best)):
+            return False
+        self.state = attrs.evolve(self.state, best_score=score, best_step=step)
+        return True
+
+
+def _to_host(vector: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+    if vector.device.type != "cuda":
+        return vector, None
+    host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+    host.copy_(vector, non_blocking=True)
+    ready = torch.cuda.Event()
+    ready.record()
+    return host, ready

@@ -1,0 +1,34 @@
+"""In: a recipe, or a plan that was saved. Out: a trained draft in its run folder, and a line that says where."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from specforge.plan import Plan, load
+from specforge.runtime.run import Result, run
+from specforge.verbs.compile import compiled
+
+
+def main(args: argparse.Namespace) -> int:
+    result = run(_plan(args))
+    print(_summary(result))
+    return result.exit_code
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    if not args.recipe.endswith(".json"):
+        return compiled(args.recipe, args.overrides)
+    if args.overrides:
+        raise ValueError(f"{args.recipe} is a plan and runs as it is; use --set with its recipe")
+    try:
+        text = Path(args.recipe).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{args.recipe} cannot be read: {error.strerror}") from None
+    return load(text)
+
+
+def _summary(result: Result) -> str:
+    lines = [f"{'stopped' if result.exit_code else 'finished'} at step {result.step}: {result.checkpoint}"]
+    lines += [f"exported {path}" for path in result.exports]
+    return "\n".join(lines)

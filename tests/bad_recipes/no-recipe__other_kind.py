@@ -1,0 +1,3 @@
+from specforge.dsl import Draft
+
+recipe = Draft(vocab_size=128)

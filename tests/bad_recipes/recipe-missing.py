@@ -1,0 +1,1 @@
+# A recipe in Latin-1: café.

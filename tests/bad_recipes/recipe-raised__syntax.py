@@ -1,0 +1,4 @@
+from specforge.dsl import Target
+
+target = Target("tiny"
+prompts = 5

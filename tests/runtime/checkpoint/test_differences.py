@@ -1,0 +1,61 @@
+"""In: two plans. Out: the fields that keep one from resuming a run of the other."""
+
+import attrs
+import pytest
+
+from specforge.runtime.checkpoint.differences import compare_plans, refuse_changes
+from specforge.runtime.checkpoint.state import CheckpointError
+
+pytestmark = pytest.mark.cpu
+
+
+def paths(old, new):
+    return [difference.path for difference in compare_plans(old, new)]
+
+
+def test_the_same_plan_may_resume(toy):
+    assert paths(toy.plan(), toy.plan()) == []
+
+
+def test_what_only_decides_when_something_is_written_may_change(toy):
+    new = toy.plan(train={"log_every": 5}, checkpoint={"every": 3, "keep": 9}, evaluate=4)
+    assert paths(toy.plan(evaluate=2), new) == []
+    role = new.roles[0]
+    fewer = attrs.evolve(new, roles=(attrs.evolve(role, ops=tuple(op for op in role.ops if op.kind != "export")),))
+    assert paths(toy.plan(evaluate=2), fewer) == []
+    assert paths(toy.plan(), attrs.evolve(toy.plan(), base="/elsewhere", recipe="r.py", output_dir="other")) == []
+
+
+def test_changed_fields_are_named_with_both_values(toy):
+    new = attrs.evolve(toy.plan(train={"learning_rate": 1e-2, "batch_documents": 3}), seed=8)
+    found = compare_plans(toy.plan(), new)
+    assert [str(d) for d in found] == [
+        "seed: 7 -> 8",
+        "roles.trainer.ops.train.settings.batch_documents: 2 -> 3",
+        "roles.trainer.ops.train.settings.learning_rate: 0.003 -> 0.01",
+        "batch.micro_documents: 2 -> 3",
+        "batch.step_documents: 4 -> 6",
+        "batch.step_tokens_at_most: 96 -> 144",
+    ]
+    with pytest.raises(CheckpointError, match="runs/toy holds a run of another recipe") as error:
+        refuse_changes(toy.plan(), new, "runs/toy")
+    assert all(str(d) in str(error.value) for d in found)
+    assert "another output_dir" in str(error.value)
+
+
+def test_a_changed_data_file_is_named(toy):
+    old = toy.plan()
+    with (toy.base / "train.jsonl").open("a") as file:
+        file.write('{"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1]}\n')
+    assert paths(old, toy.plan()) == ["files.train.jsonl.bytes", "files.train.jsonl.sha256"]
+
+
+def test_max_steps_may_grow_while_the_schedule_stays(toy):
+    old = toy.plan(train={"max_steps": 10, "schedule_steps": 20})
+    fields = ["roles.trainer.ops.train.settings.max_steps", "batch.max_steps"]
+    assert paths(old, toy.plan(train={"max_steps": 15, "schedule_steps": 20})) == []
+    assert paths(old, toy.plan(train={"max_steps": 5, "schedule_steps": 20})) == fields
+    longer = paths(old, toy.plan(train={"max_steps": 15, "schedule_steps": 25}))
+    assert "roles.trainer.ops.train.settings.schedule_steps" in longer
+    # without a given schedule_steps its horizon is max_steps: learning rates would change
+    assert paths(toy.plan(train={"max_steps": 10}), toy.plan(train={"max_steps": 15})) == fields

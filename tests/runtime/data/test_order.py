@@ -1,0 +1,102 @@
+"""In: orders of small runs. Out: checks that steps partition epochs and depend on nothing but seed, epoch and step."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from specforge.runtime.data.order import Order, chunks
+
+pytestmark = pytest.mark.null
+
+
+def flat(order, steps):
+    return [d for step in steps for micro in order.step(step) for d in micro]
+
+
+@pytest.mark.parametrize("documents", [1, 2, 6, 11, 12, 13, 24])
+@pytest.mark.parametrize(("batch", "accumulation"), [(1, 1), (2, 3), (4, 1), (3, 2)])
+def test_every_epoch_holds_every_document_once(documents, batch, accumulation):
+    order = Order(5, documents, batch, accumulation, epochs=2)
+    per_epoch = order.steps_per_epoch
+    assert order.total_steps == 2 * per_epoch
+    for epoch in range(2):
+        steps = range(epoch * per_epoch, (epoch + 1) * per_epoch)
+        assert {order.epoch(s) for s in steps} == {epoch}
+        assert sorted(flat(order, steps)) == list(range(documents))
+        sizes = [[len(micro) for micro in order.step(s)] for s in steps]
+        assert all(step == [batch] * accumulation for step in sizes[:-1])
+        assert len(sizes[-1]) <= accumulation
+        assert all(size == batch for size in sizes[-1][:-1])
+        assert 1 <= sizes[-1][-1] <= batch
+
+
+def test_the_tail_of_an_epoch_is_a_smaller_step():
+    order = Order(0, documents=11, batch_documents=2, accumulation=3, epochs=1)
+    assert [[len(m) for m in order.step(s)] for s in range(2)] == [[2, 2, 2], [2, 2, 1]]
+    assert [len(m) for m in Order(0, 7, 2, 3, 1).step(1)] == [1]
+
+
+def test_a_step_does_not_depend_on_what_was_asked_before_nor_on_global_generators():
+    order = Order(9, 40, 3, 2, 3)
+    forward = [order.step(s) for s in range(order.total_steps)]
+    np.random.seed(1)
+    again = Order(9, 40, 3, 2, 3)
+    backward = [again.step(s) for s in reversed(range(order.total_steps))]
+    assert forward == backward[::-1]
+
+
+def test_epochs_and_seeds_differ_and_batch_sizes_keep_the_order():
+    order = Order(9, 40, 4, 1, 2)
+    first, second = flat(order, range(10)), flat(order, range(10, 20))
+    assert first != second != sorted(second)
+    assert flat(Order(10, 40, 4, 1, 1), range(10)) != first
+    assert flat(Order(9, 40, 5, 2, 1), range(4)) == first
+
+
+def test_the_order_is_the_same_in_every_process_and_release():
+    code = "from specforge.runtime.data.order import Order; print([Order(42, 8, 8, 1, 2).step(s) for s in (0, 1)])"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert printed == PINNED
+
+
+PINNED = "[((0, 1, 4, 2, 6, 5, 7, 3),), ((7, 3, 4, 2, 5, 6, 0, 1),)]"
+
+
+def test_max_steps_ends_early_and_never_prolongs():
+    assert Order(0, 10, 2, 1, 3, max_steps=4).total_steps == 4
+    assert Order(0, 10, 2, 1, 3, max_steps=99).total_steps == 15
+    with pytest.raises(IndexError, match="step 4 is not in this run of 4 steps"):
+        Order(0, 10, 2, 1, 3, max_steps=4).step(4)
+    with pytest.raises(IndexError, match="step -1"):
+        Order(0, 10, 2, 1, 3).step(-1)
+
+
+def test_capture_batches_are_runs_of_a_micro_step():
+    micro = (7, 3, 1, 8, 2)
+    assert chunks(micro, 2) == ((7, 3), (1, 8), (2,))
+    assert chunks(micro, 9) == (micro,)
+    assert tuple(itertools.chain(*chunks(micro, 3))) == micro
+
+
+def test_no_documents_is_an_error():
+    with pytest.raises(ValueError, match="no documents to train on"):
+        Order(0, 0, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": -1}, "seed is -1; it must be at least 0"),
+        ({"batch_documents": 0}, "batch_documents is 0"),
+        ({"accumulation": 0}, "accumulation is 0"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"max_steps": 0}, "max_steps is 0"),
+    ],
+)
+def test_senseless_numbers_are_errors(change, message):
+    given = {"seed": 0, "documents": 4, "batch_documents": 2, "accumulation": 1, "epochs": 1, **change}
+    with pytest.raises(ValueError, match=message):
+        Order(**given)

@@ -1,0 +1,186 @@
+"""In: small source files. Out: checks of what is kept, dropped by reason, truncated and reported."""
+
+import json
+from copy import deepcopy
+
+import attrs
+import pytest
+from tokenizers import processors
+
+from specforge.runtime.data.report import Report
+from specforge.runtime.data.source import prepare
+from specforge.settings import SourceSettings
+
+pytestmark = pytest.mark.cpu
+
+VOCAB = 300
+USER = {"role": "user", "content": "hi you"}
+REPLY = {"role": "assistant", "content": "ho. end"}
+GOOD = {"messages": [USER, REPLY]}
+
+
+@pytest.fixture
+def prepared(write_rows, templates, tokenizer):
+    """Write rows, prepare them: `prepared(rows, template name or None for pre-tokenised rows, changed settings)`."""
+
+    def run(rows, template="chatml", **changes):
+        path = write_rows(rows)
+        kind = "prompts" if template is None else "conversations"
+        settings = SourceSettings(kind, path.name, 1000, None, templates.get(template))
+        vocab_size = changes.pop("vocab_size", VOCAB)
+        tokens_by = changes.pop("tokenizer", None if template is None else tokenizer)
+        return prepare(attrs.evolve(settings, **changes), path.parent, tokens_by, vocab_size)
+
+    return run
+
+
+def test_documents_are_whole_numbered_and_masked(prepared, tokenizer):
+    made = prepared([GOOD, {"messages": []}, {**GOOD, "finished": [False]}])
+    assert [d.index for d in made.documents] == [0, 1]
+    assert made.rows == (1, 3)
+    first, cut = made.documents
+    before = "<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nhi you<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(first.tokens) == before + "ho. end<|im_end|>\n"
+    assert tokenizer.decode(first.tokens[first.loss_mask]) == "ho. end<|im_end|>"
+    assert tokenizer.decode(cut.tokens[cut.loss_mask]) == "ho. end"
+    assert first.tokens.tolist() == cut.tokens.tolist()
+    report = made.report
+    assert (report.rows, report.kept, report.truncated) == (3, 2, 0)
+    assert report.tokens == 2 * len(first.tokens)
+    assert report.supervised == first.supervised + cut.supervised == 8 + 7
+    assert report.share == 15 / report.tokens
+
+
+def test_faults_are_counted_by_reason_with_the_first_rows(prepared):
+    bad = [{"messages": [REPLY]}] * 5 + [{"messages": [USER]}, 7, {"messages": [USER, USER, REPLY]}]
+    report = prepared([bad[0], GOOD, *bad[1:]]).report
+    assert [(d.reason, d.count, d.rows) for d in report.dropped] == [
+        ("begins with assistant", 5, (1, 3, 4)),
+        ("no assistant turn", 1, (7,)),
+        ("repeated role", 1, (9,)),
+        ("row is not an object", 1, (8,)),
+    ]
+    assert report.rows == 9
+    assert report.kept == 1
+    assert "9 rows, 1 kept, 8 dropped" in report.text()
+    assert "dropped 5: begins with assistant (rows 1, 3, 4, ...)" in report.text()
+    assert "dropped 1: repeated role (row 9): two user turns in a row" in report.text()
+    assert Report.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+
+
+def test_one_row_that_the_template_refuses_costs_that_row_only(prepared):
+    made = prepared([GOOD, {"messages": [{"role": "user", "content": "forbidden"}, REPLY]}, GOOD], "no_users")
+    assert made.rows == (1, 3)
+    assert [(d.reason, d.rows) for d in made.report.dropped] == [("template raised", (2,))]
+
+
+def test_truncation_is_on_the_right_counted_and_drops_what_lost_all_supervision(prepared):
+    whole = prepared([GOOD]).documents[0]
+    first = int(whole.loss_mask.argmax())
+    long = {"messages": [{"role": "user", "content": "x" * 50}, REPLY]}
+    made = prepared([GOOD, long], max_length=first + 2)
+    (kept,) = made.documents
+    assert kept.tokens.tolist() == whole.tokens[: first + 2].tolist()
+    assert kept.supervised == 1
+    assert made.report.truncated == 1
+    assert [(d.reason, d.rows) for d in made.report.dropped] == [("no supervised tokens left by max_length", (2,))]
+    # the last row of a document has no next state: one supervised token at the end carries no loss
+    with pytest.raises(ValueError, match="raise max_length"):
+        prepared([GOOD], max_length=first + 1)
+
+
+def test_max_rows_counts_rows_read(prepared):
+    made = prepared([GOOD, {"messages": []}, GOOD, GOOD], max_rows=3)
+    assert made.rows == (1, 3)
+    assert made.report.rows == 3
+
+
+def test_more_rows_than_one_call_of_the_tokenizer(prepared):
+    rows = [
+        {"messages": [{"role": "user", "content": f"hi {i}"}, {"role": "assistant", "content": f"ho {i}"}]}
+        for i in range(600)
+    ]
+    made = prepared(rows)
+    assert made.rows == tuple(range(1, 601))
+    assert [d.supervised for d in made.documents] == [len(f"ho {i}") + 1 for i in range(600)]
+
+
+def test_the_tokenizer_adds_no_tokens_of_its_own(prepared, tokenizer):
+    plain = prepared([GOOD]).documents[0]
+    adding = deepcopy(tokenizer)
+    adding.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|begin|> $A <|eot_id|>",
+        special_tokens=[(t, tokenizer.convert_tokens_to_ids(t)) for t in ("<|begin|>", "<|eot_id|>")],
+    )
+    assert adding("hi")["input_ids"][0] == tokenizer.convert_tokens_to_ids("<|begin|>")
+    made = prepared([GOOD], tokenizer=adding).documents[0]
+    assert made.tokens.tolist() == plain.tokens.tolist()
+    assert made.loss_mask.tolist() == plain.loss_mask.tolist()
+
+
+def test_prompts_need_no_tokenizer(prepared):
+    good = {"input_ids": [5, 6, 7, 8], "loss_mask": [0, 1, 1, 0]}
+    rows = [
+        good,
+        {**good, "loss_mask": [0, 0, 0, 1]},
+        {**good, "loss_mask": [True] * 4},
+        {**good, "input_ids": [1, 2, 3, 999]},
+    ]
+    made = prepared(rows, None)
+    assert made.rows == (1,)
+    assert made.documents[0].tokens.tolist() == [5, 6, 7, 8]
+    assert made.documents[0].supervised == made.report.supervised == 2
+    assert {d.reason: d.rows for d in made.report.dropped} == {
+        "no supervised tokens": (2,),
+        "loss_mask holds no integers": (3,),
+        "token id outside the vocabulary": (4,),
+    }
+
+
+def test_all_dropped_by_rendering_shows_a_rendered_row_its_mask_the_counts_and_the_fix(prepared):
+    with pytest.raises(ValueError) as caught:
+        prepared([GOOD, {"messages": []}, GOOD], max_length=20)
+    assert str(caught.value).splitlines() == [
+        "rows.jsonl: all 3 rows were dropped, nothing is left to train on",
+        "  2: no supervised tokens left by max_length (rows 1, 3): 50 tokens, max_length 20",
+        "  1: empty row (row 2): no messages or conversations; its keys are ['messages']",
+        "row 1 renders to:",
+        "  <|im_start|>system",
+        "  be kind<|im_end|>",
+        "  <|im_start|>user",
+        "  hi you<|im_end|>",
+        "  <|im_start|>assistant",
+        "  ho. end<|im_end|>",
+        "  ",
+        "its mask, 50 tokens (1: supervised), cut at 20:",
+        "  41×0 8×1 1×0",
+        "fix: raise max_length (now 20), so that a reply fits in",
+    ]
+
+
+def test_all_dropped_before_rendering_shows_the_row_itself(prepared):
+    with pytest.raises(ValueError, match=r"all 1 rows were dropped") as caught:
+        prepared([{"text": "hi"}])
+    assert 'row 1 of the file:\n  {"text": "hi"}' in str(caught.value)
+    assert 'fix: rows are {"messages": [{"role", "content"}, ...]}' in str(caught.value)
+
+
+def test_all_prompts_dropped_shows_tokens_and_mask(prepared):
+    with pytest.raises(ValueError, match="no supervised tokens") as caught:
+        prepared([{"input_ids": [5, 6, 7], "loss_mask": [0, 0, 0]}], None)
+    assert "row 1 holds the tokens:\n  [5, 6, 7]\nits mask, 3 tokens (1: supervised), cut at 1000:\n  3×0" in str(
+        caught.value
+    )
+
+
+def test_a_tokenizer_of_another_target_is_told(prepared):
+    with pytest.raises(ValueError, match="use the tokenizer") as caught:
+        prepared([GOOD], vocab_size=100)
+    assert "is not in [0, 100): the tokenizer is not this target's" in str(caught.value)
+
+
+def test_no_rows_and_no_tokenizer_are_errors(prepared):
+    with pytest.raises(ValueError, match=r"rows\.jsonl: has no rows"):
+        prepared([])
+    with pytest.raises(ValueError, match="conversations need the target's tokenizer"):
+        prepared([GOOD], tokenizer=None)
