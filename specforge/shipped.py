@@ -9,9 +9,9 @@ PREFIX = "shipped:"
 
 
 def recipes_folder() -> Path:
-    """The folder of shipped recipes: inside the installed package, or beside it in a checkout."""
-    inside = _PACKAGE / "recipes"
-    return inside if inside.is_dir() else _PACKAGE.parent / "recipes"
+    """Shipped recipes: the folder beside the package, "specforge_recipes" where installed, "recipes" in a checkout."""
+    installed = _PACKAGE.parent / "specforge_recipes"
+    return installed if installed.is_dir() else _PACKAGE.parent / "recipes"
 
 
 def config_name(target: str) -> str:

@@ -14,7 +14,6 @@ from specforge.compiler.lower import lower
 from specforge.compiler.passes import PIPELINE
 from specforge.compiler.problem import CompileError, Problem
 from specforge.compiler.verify import verify
-from specforge.dsl.node import ReadBadValue
 from specforge.plan import Plan
 
 __all__ = [
@@ -46,11 +45,8 @@ def compile_graph(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[Graph,
     world, problems = read_world(loaded, caches)
     problems = [*loaded.problems, *problems]
     facts = Facts(loaded.recipe, world, loaded.file)
-    try:
-        graph = build(loaded.recipe)
-        problems += check(graph, facts)
-    except ReadBadValue:
-        assert problems, "a refused value without a problem"
+    graph = build(loaded.recipe)
+    problems += check(graph, facts)
     if problems:
         raise CompileError(loaded.file, problems)
     verify(graph, "build")

@@ -10,7 +10,7 @@ import attrs
 from specforge.compiler.parameter_count import layer_parameters
 from specforge.dsl.feature import DTYPE_BYTES
 from specforge.plan import Batch, FlopPart, MemoryPart
-from specforge.settings import TargetSettings, TrainSettings
+from specforge.settings import CaptureSettings, TargetSettings, TrainSettings
 
 ATTENTION_BLOCK = 512
 
@@ -23,7 +23,7 @@ class Estimate:
     train: TrainSettings
     batch: Batch
     target_dtype: str
-    feature_dtype: str
+    capture: CaptureSettings
     max_length: int
 
     def memory(self, role: str) -> tuple[MemoryPart, ...]:
@@ -33,13 +33,15 @@ class Estimate:
         trained = sum(p.count for p in draft.parameters if p.trainable)
         frozen = sum(p.bytes for p in draft.parameters if not p.trainable)
         compute = DTYPE_BYTES[draft.dtype]
-        captured = (len(draft.aux_layers) + 1) * draft.target_hidden_size * DTYPE_BYTES[self.feature_dtype]
+        captured = (len(draft.aux_layers) + 1) * draft.target_hidden_size * DTYPE_BYTES[self.capture.dtype]
         target = self.target.parameter_count * DTYPE_BYTES[self.target_dtype]
         masters = 4 * trained if draft.dtype != "float32" else 0
-        prefill = rows * (2 * geometry.intermediate_size + 4 * geometry.hidden_size) * DTYPE_BYTES[self.target_dtype]
+        held = max(1, self.capture.batch_documents // self.batch.step_documents) * self.batch.step_documents
+        prefill = min(held, self.capture.batch_documents) * self.max_length
+        prefill *= (2 * geometry.intermediate_size + 4 * geometry.hidden_size) * DTYPE_BYTES[self.target_dtype]
         kept = self.train.eagle3.ttt_length * rows
         inner = 6 * draft.hidden_size + 3 * draft.intermediate_size + 4 * draft.num_heads * draft.head_dim
-        scores = draft.num_heads * self.max_length * 2 * compute
+        scores = rows * draft.num_heads * min(self.max_length, ATTENTION_BLOCK) * 4
         parts = (
             MemoryPart(role, "target weights", target, True, f"{self.target.parameter_count:,} parameters"),
             MemoryPart(role, "draft weights", compute * trained, True, f"{trained:,} parameters, {draft.dtype}"),
@@ -47,13 +49,19 @@ class Estimate:
             MemoryPart(
                 role, "float32 masters", masters, True, "none: the weights are float32" if not masters else "4 B each"
             ),
-            MemoryPart(role, "gradients", compute * trained, True, draft.dtype),
+            MemoryPart(
+                role, "gradients", compute * trained + masters, True, draft.dtype + (", and float32" if masters else "")
+            ),
             MemoryPart(role, "AdamW moments", 8 * trained, True, "two float32 each"),
-            MemoryPart(role, "features", rows * captured, True, "captured states of one micro-step"),
+            MemoryPart(
+                role, "features", held * self.max_length * captured, True, f"of {held} documents captured together"
+            ),
+            MemoryPart(role, "micro-step", rows * captured, True, "its features, laid end to end"),
             MemoryPart(
                 role, "teacher", rows * draft.draft_vocab_size * compute, False, "draft-vocabulary logits, once"
             ),
-            MemoryPart(role, "activations", kept * (inner * compute + scores), False, "of all TTT steps, for backward"),
+            MemoryPart(role, "activations", kept * inner * compute, False, "of all TTT steps, for backward"),
+            MemoryPart(role, "attention scores", scores, False, "of one TTT step at a time"),
             MemoryPart(role, "prefill", prefill, False, "the target's widest layer"),
         )
         return tuple(p for p in parts if p.bytes or p.exact)
@@ -88,7 +96,7 @@ class Estimate:
         return (
             FlopPart("target prefill", prefill + dense // 2, prefill + dense),
             both("teacher head", rows * draft.target_hidden_size * geometry.vocab_size, 1),
-            both("fc", rows * len(draft.aux_layers) * draft.target_hidden_size * hidden, 2),
+            both("fc", rows * len(draft.aux_layers) * draft.target_hidden_size * hidden, 3 if draft.fc_norm else 2),
             both("q, k, v", (rows + step_rows) * hidden * qkv),
             FlopPart(
                 "attention",

@@ -11,6 +11,8 @@ from specforge.dsl.target import Target
 from specforge.plan import Device
 from specforge.settings import Geometry
 
+CAPTURE_TOKENS = 32768
+
 
 @attrs.frozen
 class Facts:
@@ -41,6 +43,13 @@ class Facts:
     def precision(self) -> str:
         """What the draft computes in, resolved in the same way."""
         return self.recipe.train.precision or self.natural_dtype
+
+    @property
+    def capture_documents(self) -> int:
+        """Documents of one forward of the target. On a GPU a forward of few tokens costs as much as one of many."""
+        train = self.recipe.train
+        fill = 0 if self.device.name == "cpu" else CAPTURE_TOKENS // train.features.source.max_length
+        return self.recipe.topology.engine.batch_size or max(train.batch_size, fill)
 
     @property
     def natural_dtype(self) -> str:

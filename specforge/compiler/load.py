@@ -102,4 +102,5 @@ def _raised(error: BaseException, file: str, source: str) -> Problem:
         names = {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)} - {error.name}
         fix = nearest(error.name, names | set(dsl.__all__))
         fix = fix if fix.startswith("did") else f"import or define {error.name} before this line"
+        fix = f"write: from specforge.dsl import {error.name}" if error.name in dsl.__all__ else fix
     return Problem(line, "recipe-raised", f"{type(error).__name__}: {message}", fix, shown)

@@ -35,13 +35,13 @@ def lower(graph: Graph, facts: Facts) -> Plan:
     train = next(op.settings for r in roles for op in r.ops if isinstance(op.settings, TrainSettings))
     target = _target(facts)
     batch = _batch(facts)
-    policy = recipe.train.features.policy
+    capture = next(op.settings for r in roles for op in r.ops if isinstance(op.settings, CaptureSettings))
     estimate = Estimate(
         target=target,
         train=train,
         batch=batch,
         target_dtype=facts.target_dtype,
-        feature_dtype=(policy and policy.dtype) or facts.target_dtype,
+        capture=capture,
         max_length=recipe.train.features.source.max_length,
     )
     exports = [n.spec.format for n in graph.of_kind("export")]
@@ -90,7 +90,7 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
         return SourceSettings(node.kind, spec.path, spec.max_length, spec.max_rows, template)
     if node.kind == "capture":
         given = {f.name: f for f in graph.features(node.name)}
-        documents = facts.recipe.topology.engine.batch_size or facts.recipe.train.batch_size
+        documents = facts.capture_documents
         return CaptureSettings(given["aux"].layers, "last_hidden" in given, given["aux"].dtype, documents)
     if node.kind == "train":
         return _train(node, graph, facts)

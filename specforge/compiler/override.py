@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 from typing import Any
 
@@ -32,7 +33,7 @@ def apply(recipe: Recipe, overrides: tuple[str, ...], collector: Collector) -> R
             continue
         if found is None:
             near = nearest(path, _paths(recipe))
-            fix = near if near.startswith("did") else f"the nearest are {_same_leaf(recipe, path)}"
+            fix = near if near.startswith("did") else f"the nearest are {_nearest_paths(recipe, path)}"
             report(Problem(0, "override-path", f"--set {path} names no field of this recipe", fix))
             continue
         node, name = found
@@ -56,10 +57,10 @@ def _paths(recipe: Recipe) -> list[str]:
     return found
 
 
-def _same_leaf(recipe: Recipe, path: str) -> str:
+def _nearest_paths(recipe: Recipe, path: str) -> str:
     leaf = path.rsplit(".", 1)[-1]
     same = [p for p in _paths(recipe) if p.rsplit(".", 1)[-1] == leaf]
-    return ", ".join((same or _paths(recipe))[:4])
+    return ", ".join(same[:4] or difflib.get_close_matches(path, _paths(recipe), n=4, cutoff=0.0))
 
 
 def _field(recipe: Recipe, path: str) -> tuple[Any, str] | None:

@@ -16,6 +16,7 @@ from specforge.settings import (
 )
 
 LATER = "known after preparation"
+WIDTH = 120
 
 
 def text(plan: Plan) -> str:
@@ -38,7 +39,7 @@ def text(plan: Plan) -> str:
     for title, rows in sections:
         if rows:
             lines += ["", title] if title else []
-            lines += [f"  {row}" if title else row for row in rows]
+            lines += [_clipped(f"  {row}" if title else row, WIDTH) for row in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -68,9 +69,10 @@ def _head(plan: Plan) -> list[str]:
     weights = "loaded weights" if seed is None else f"random weights, seed {seed}"
     return [
         f"plan {plan.name}  {plan.digest[:16]}  seed {plan.seed}  run folder {plan.output_dir}",
-        f"target {plan.target.name}: {geometry.model_type}, {geometry.num_layers} layers, hidden "
-        f"{geometry.hidden_size}, vocabulary {geometry.vocab_size}, {plan.target.parameter_count:,} parameters, "
-        f"{weights}",
+        f"target {plan.target.name}: {plan.target.parameter_count:,} parameters, {weights}",
+        f"  {geometry.model_type}, {geometry.num_layers} layers, hidden {geometry.hidden_size}, inner "
+        f"{geometry.intermediate_size}, heads {geometry.num_heads}/{geometry.num_kv_heads} of {geometry.head_dim}, "
+        f"vocabulary {geometry.vocab_size}",
         f"draft {draft.architecture}: hidden {draft.hidden_size}, inner {draft.intermediate_size}, heads "
         f"{draft.num_heads}/{draft.num_kv_heads} of {draft.head_dim}, vocabulary {draft.draft_vocab_size}, "
         f"{trained:,} trained parameters",
@@ -88,7 +90,7 @@ def _processes(plan: Plan) -> list[str]:
     for process in plan.processes:
         for name in process.roles:
             role = plan.role(name)
-            ranks = f"{role.ranks} rank{'s' if role.ranks > 1 else ''} on {role.device}"
+            ranks = f"{_counted(role.ranks, 'rank')} on {role.device}"
             rows.append(
                 (process.name, ranks, f"target {role.target_dtype} in {role.engine}", f"draft {_train(plan).precision}")
             )
@@ -149,11 +151,16 @@ def _settings(op: Op) -> str:
 def _batch(plan: Plan) -> list[str]:
     b = plan.batch
     most = f", at most {b.max_steps} steps" if b.max_steps is not None else ""
+    micro, ranks = _counted(b.accumulation, "micro-step"), _counted(b.ranks, "rank")
     return [
-        f"{b.micro_documents} documents × {b.accumulation} micro-steps × {b.ranks} rank = {b.step_documents} documents "
+        f"{_counted(b.micro_documents, 'document')} × {micro} × {ranks} = {_counted(b.step_documents, 'document')} "
         f"and at most {b.step_tokens_at_most:,} tokens an optimizer step",
-        f"{b.epochs} epoch{'s' if b.epochs > 1 else ''}{most}; steps per epoch: {LATER}",
+        f"{_counted(b.epochs, 'epoch')}{most}; steps per epoch: {LATER}",
     ]
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _schedule(plan: Plan) -> list[str]:
@@ -187,11 +194,22 @@ def _flops(plan: Plan) -> list[str]:
 
 
 def _table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows with their cells in columns; the widest columns are clipped until the whole fits."""
     kept = [tuple(r) for r in rows]
     if not kept:
         return []
     widths = [max(len(row[i]) for row in kept) for i in range(len(kept[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in kept]
+    while sum(widths) + 2 * len(widths) > WIDTH:
+        widths[widths.index(max(widths))] -= 1
+    return ["  ".join(_clipped(cell, w).ljust(w) for cell, w in zip(row, widths)).rstrip() for row in kept]
+
+
+def _clipped(text: str, width: int) -> str:
+    """The text, its middle left out where it is too wide: both ends of a path or a list say most."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:
@@ -201,4 +219,4 @@ def _wrapped(words: Sequence[str]) -> list[str]:
             lines[-1] += f", {word}"
         else:
             lines.append(word)
-    return lines
+    return [*(f"{line}," for line in lines[:-1]), *lines[-1:]]

@@ -10,7 +10,8 @@ from specforge.dsl.rule import choice, whole
 class Transformers:
     """Capture with transformers. `dtype` of the target's compute, None: float32 on a CPU, bfloat16 on a GPU.
 
-    `batch_size`: documents of one forward; None: the documents of a micro-step.
+    `batch_size`: documents of one forward; None: the documents of a micro-step, on a GPU as many as fill it. Where it
+    holds several optimizer steps, their documents are captured together.
     """
 
     dtype: str | None = field(choice("float32", "bfloat16", "float16"), default=None, optional=True)

@@ -12,6 +12,7 @@ import torch
 from specforge.plan import DataFile, Plan
 from specforge.runtime.target import find_folder
 from specforge.settings import CheckpointSettings, TrainSettings
+from specforge.shipped import locate
 
 # what a device reports is a little below its name: an 80 GB H100 shows 79.2 GiB
 MEMORY_SHARE = 0.95
@@ -38,7 +39,7 @@ def preflight(plan: Plan, folder: Path) -> None:
 
 def _files(plan: Plan) -> Iterator[str]:
     for file in plan.files:
-        path = Path(plan.base) / file.path
+        path = locate(file.path, Path(plan.base))
         if not path.is_file():
             yield f"{path} ({file.use}) is not there; restore it, or correct its path and compile the recipe again"
             continue

@@ -31,7 +31,7 @@ INTERRUPTED = 130
 
 @attrs.frozen
 class Result:
-    """How a run ended. `exit_code`: 0 finished (`resumed_finished`: it already was), 130 interrupted and saved.
+    """How a run ended. `exit_code`: 0 finished (`already_finished`: it already was), 130 interrupted and saved.
 
     `metrics` are the last logged ones; `best_score` the best simulated acceptance length, None without evaluations.
     """
@@ -43,7 +43,7 @@ class Result:
     exports: tuple[Path, ...]
     metrics: dict[str, float | None]
     best_score: float | None
-    resumed_finished: bool
+    already_finished: bool
 
 
 def run(plan: Plan, console: Console | None = None) -> Result:
@@ -76,7 +76,7 @@ def run(plan: Plan, console: Console | None = None) -> Result:
         exports=executed.exports,
         metrics=executed.state.metrics,
         best_score=executed.state.best_score,
-        resumed_finished=False,
+        already_finished=False,
     )
 
 
@@ -109,5 +109,5 @@ def _finished(folder: RunFolder, plan: Plan) -> Result | None:
     if body["digest"] != plan.digest or not all(path.is_dir() for path in (checkpoint, *exports)):
         return None
     return Result(
-        0, folder.path, body["step"], checkpoint, exports, body["metrics"], body["best_score"], resumed_finished=True
+        0, folder.path, body["step"], checkpoint, exports, body["metrics"], body["best_score"], already_finished=True
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from specforge.runtime.decode.evaluate import EvalRequest, evaluate
@@ -23,4 +24,7 @@ def main(args: argparse.Namespace) -> int:
         )
     )
     print(json.dumps(report.json(), indent=1) if args.json else report.text())
+    if report.unexplained:
+        print(f"specforge eval: {report.unexplained} outputs are not the target's own, see above", file=sys.stderr)
+        return 1
     return 0

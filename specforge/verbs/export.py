@@ -6,10 +6,18 @@ import argparse
 from pathlib import Path
 
 from specforge.runtime.checkpoint.export import export
+from specforge.runtime.checkpoint.saved_draft import read_draft
 
 
 def main(args: argparse.Namespace) -> int:
     checkpoint = Path(args.checkpoint)
-    out = Path(args.out) if args.out else checkpoint / f"export-{args.to}"
+    out = Path(args.out) if args.out else default_folder(checkpoint, args.to)
     print(export(checkpoint, args.to, out))
     return 0
+
+
+def default_folder(checkpoint: Path, format: str) -> Path:
+    """RUN/export/FORMAT for a run's latest draft, RUN/export/FORMAT-step-NNNNNN for a checkpoint that is named."""
+    folder = read_draft(checkpoint).folder
+    exports = folder.parent.parent / "export"
+    return exports / (format if folder.resolve() != checkpoint.resolve() else f"{format}-{folder.name}")

@@ -1,4 +1,4 @@
-"""In: nodes built by a program. Out: they are values: frozen, compared and hashed by value, checked, with their line."""
+"""In: nodes built by a program. Out: frozen values, compared and hashed by value, checked, that know their line."""
 
 import copy
 import inspect

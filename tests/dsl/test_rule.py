@@ -1,6 +1,7 @@
 """In: values for each field rule. Out: the rule lets the good ones pass and names the bad ones with their value."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -46,7 +47,7 @@ def test_even_takes_even_numbers_from_two(value):
 
 @given(st.lists(st.integers(-1, 9), max_size=5).map(tuple))
 def test_layer_ids_are_distinct_ascending_and_not_empty(ids):
-    good = bool(ids) and min(ids) >= 0 and all(a < b for a, b in zip(ids, ids[1:]))
+    good = bool(ids) and min(ids) >= 0 and all(a < b for a, b in pairwise(ids))
     assert (layer_ids().check("layers", ids) is None) == good
 
 

@@ -1,4 +1,4 @@
-"""In: toy runs in processes of their own, killed from outside. Out: resumed, they end at the bits of an undisturbed run.
+"""In: toy runs in processes of their own, killed from outside. Out: resumed, they end at an undisturbed run's bits.
 
 Processes are forked from a server that has imported torch but run nothing of it: each is a real process, without
 seconds of imports.
@@ -37,7 +37,7 @@ SETTINGS = {"epochs": 5, "precision": "bfloat16", "learning_rate": 1e-2}  # 30 s
 @pytest.fixture(scope="module")
 def processes():
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["specforge.runtime.run"])
+    context.set_forkserver_preload(["specforge.runtime.run", "transformers.models.llama.modeling_llama"])
     return context
 
 

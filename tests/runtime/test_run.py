@@ -47,7 +47,7 @@ def test_a_finished_run_says_so_and_does_nothing(toy):
     first, _ = quiet(toy.plan())
     before = os.stat("run/checkpoints/latest", follow_symlinks=False).st_ino
     again, said = quiet(toy.plan())
-    assert again == attrs.evolve(first, resumed_finished=True)
+    assert again == attrs.evolve(first, already_finished=True)
     assert "this run is finished (24 steps)" in said
     assert os.stat("run/checkpoints/latest", follow_symlinks=False).st_ino == before
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import torch
 
 from specforge_kernels.soft_target_loss.teacher import Teacher
+from specforge_kernels.soft_target_loss.top import top
 
 CUDA_CHUNK_ROWS, CUDA_CHUNK_ELEMENTS = 4096, 1 << 27
-CPU_CHUNK_ROWS, CPU_CHUNK_ELEMENTS = 64, 1 << 22
+CPU_CHUNK_ROWS, CPU_CHUNK_ELEMENTS = 64, 1 << 20
 
 
 class SoftTargetLoss(NamedTuple):
@@ -41,9 +42,7 @@ def soft_target_loss(
     token is the lowest id on ties. Without gradients to form (inference, `torch.no_grad`) their matmuls are left out.
     """
     wanted = torch.is_grad_enabled() and (rows_WH.requires_grad or head_dH.requires_grad)
-    return SoftTargetLoss(
-        *_SoftTargetLoss.apply(rows_WH, head_dH, teacher, teacher_index_W, weight_W, (d2t_d, wanted))
-    )
+    return SoftTargetLoss(*_SoftTargetLoss.apply(rows_WH, head_dH, teacher, teacher_index_W, weight_W, (d2t_d, wanted)))
 
 
 def chunk_rows(rows: int, vocab: int, cuda: bool) -> int:
@@ -75,7 +74,9 @@ class _SoftTargetLoss(torch.autograd.Function):
         grad_rows_WH = torch.empty_like(rows_WH) if wanted else None
         grad_head = _HeadGradient(head_dH)
         # one set of buffers for all chunks: fresh pages cost as much as a pass over them
-        logits, taught = (rows_WH.new_empty(chunk, head_dH.shape[0], dtype=x.dtype) for x in (rows_WH, teacher.logits_Ud))
+        logits, taught = (
+            rows_WH.new_empty(chunk, head_dH.shape[0], dtype=x.dtype) for x in (rows_WH, teacher.logits_Ud)
+        )
         q, p, scratch = (rows_WH.new_empty(chunk, head_dH.shape[0], dtype=wide) for _ in range(3))
         for start in range(0, rows, chunk):
             at = slice(start, start + chunk)
@@ -85,7 +86,7 @@ class _SoftTargetLoss(torch.autograd.Function):
             taught_cd = torch.index_select(teacher.logits_Ud, 0, index_c, out=taught[:size])
             q_cd = torch.softmax(logits_cd, -1, dtype=wide, out=q[:size])
             p_cd = torch.softmax(taught_cd, -1, dtype=wide, out=p[:size])
-            top_c1 = logits_cd.argmax(-1, keepdim=True)
+            top_c1 = top(logits_cd)[:, None]
             top_W[at] = top_c1[:, 0]
             lse_c = (logits_cd.gather(1, top_c1).to(wide) - q_cd.gather(1, top_c1).log())[:, 0]
             scratch_cd = torch.mul(p_cd, logits_cd, out=scratch[:size])
@@ -93,11 +94,10 @@ class _SoftTargetLoss(torch.autograd.Function):
             torch.mul(p_cd, ratio_U[index_c, None], out=scratch_cd)
             acceptance_W[at] = torch.minimum(scratch_cd, q_cd, out=scratch_cd).sum(-1)
             if grad_rows_WH is not None:
-                q_cd.sub_(p_cd)
-                # rounded into the logits' buffer, which is not read any more
-                grad_cd = torch.mul(q_cd, weight_W[at, None], out=logits_cd)
-                torch.mm(grad_cd, head_dH, out=grad_rows_WH[at])
-                grad_head.add(grad_cd, rows_WH[at])
+                # into the logits' buffer, which is not read any more; the weights go to the narrow side of both matmuls
+                grad_cd = torch.sub(q_cd, p_cd, out=logits_cd)
+                torch.mm(grad_cd, head_dH, out=grad_rows_WH[at]).mul_(weight_W[at, None])
+                grad_head.add(grad_cd, (rows_WH[at] * weight_W[at, None]).to(rows_WH.dtype))
         correct_W = top_W + d2t_d[top_W] == teacher.argmax_U[teacher_index_W]
         if wanted:
             ctx.save_for_backward(grad_rows_WH, grad_head.total())

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from specforge_kernels.soft_target_loss.top import top
+
 CUDA_CHUNK_ELEMENTS = 1 << 27
 CPU_CHUNK_ELEMENTS = 1 << 23
 
@@ -46,16 +48,18 @@ def teacher(
     for start in range(0, rows, chunk):
         at = slice(start, start + chunk)
         full_uV = last_hidden_UH[at].to(head_VH.dtype) @ head_VH.t()
-        argmax_U[at] = full_uV.argmax(-1)
-        lse_full_U[at] = _logsumexp(full_uV, wide)
+        argmax_U[at] = top(full_uV)
+        lse_full_U[at] = _logsumexp(full_uV, argmax_U[at])
         if kept == vocab:
             logits_Ud[at], lse_draft_U[at] = full_uV, lse_full_U[at]
         else:
             torch.index_select(full_uV, 1, kept_ids_d, out=logits_Ud[at])
-            lse_draft_U[at] = _logsumexp(logits_Ud[at], wide)
+            lse_draft_U[at] = _logsumexp(logits_Ud[at], top(logits_Ud[at]))
     return Teacher(logits_Ud, lse_full_U, lse_draft_U, argmax_U)
 
 
-def _logsumexp(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """max x - log(max softmax(x)): softmax is one fused pass that widens as it reads; logsumexp takes five."""
-    return logits.amax(-1).to(dtype) - torch.softmax(logits, -1, dtype=dtype).amax(-1).log()
+def _logsumexp(logits_uv: torch.Tensor, top_u: torch.Tensor) -> torch.Tensor:
+    """x - log(softmax(x)) at the top: softmax is one fused pass that widens as it reads; logsumexp takes five."""
+    wide = torch.promote_types(logits_uv.dtype, torch.float32)
+    share_u1 = torch.softmax(logits_uv, -1, dtype=wide).gather(1, top_u[:, None])
+    return (logits_uv.gather(1, top_u[:, None]).to(wide) - share_u1.log())[:, 0]

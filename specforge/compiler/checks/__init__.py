@@ -44,7 +44,7 @@ CHECKS: tuple[Check, ...] = (
     Check("device-unknown", "a topology's device is in the device table", ("train",), device_known),
     Check("dtype-device", "a CPU computes in float32 or bfloat16", ("train",), dtype_suits_device),
     Check("not-held-out", "an evaluation reads other rows than training", ("evaluate",), evaluation_held_out),
-    Check("interval-beyond-run", "an interval is not longer than the run", ("evaluate",), interval_within_run),
+    Check("interval-beyond-run", "a given interval is not longer than the run", ("evaluate",), interval_within_run),
     Check("checkpoint-twice", "a recipe has one Checkpoint", ("checkpoint",), checkpoint_once),
     Check("export-twice", "a format is exported once", ("export",), export_once),
 )

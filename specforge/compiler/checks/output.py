@@ -20,11 +20,12 @@ def evaluation_held_out(node: Node, graph: Graph, facts: Facts) -> Iterator[Prob
 
 
 def interval_within_run(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    every, steps = node.spec.every, facts.recipe.train.max_steps
-    if steps is not None and every > steps:
+    every, steps, place = node.spec.every, facts.recipe.train.max_steps, written(node.spec)
+    given = "every" in (*place.given, *place.overridden)
+    if given and steps is not None and every > steps:
         what = f"Evaluate.every is {every}, and the run has max_steps={steps}"
         fix = f"set every={steps} or less: the last step is evaluated anyway"
-        yield Problem(written(node.spec).line_of("every"), "interval-beyond-run", what, fix)
+        yield Problem(place.line_of("every"), "interval-beyond-run", what, fix)
 
 
 def checkpoint_once(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from specforge.runtime.data.batch import Features
+from specforge.runtime.data.batch import Features, upload
 from specforge.runtime.data.pack import Document
 from specforge.runtime.target import TargetModel
 from specforge.settings import CaptureSettings
@@ -44,17 +44,13 @@ class TransformersEngine:
         """
         lengths = [self._checked_length(document) for document in documents]
         tokens_BS = np.zeros((len(documents), max(lengths)), dtype=np.int64)
-        mask_BS = np.zeros_like(tokens_BS)
         for row, document in enumerate(documents):
             tokens_BS[row, : lengths[row]] = document.tokens
-            mask_BS[row, : lengths[row]] = 1
-        device = self._target.device
         # no_grad, not inference_mode: a step saves the features for its backward, which inference tensors refuse.
         with torch.no_grad(), self._outputs() as outputs:
+            # Padding stands at the right, where causal attention never looks: without a mask the fast kernels apply.
             last_BSH = self._decoder(
-                input_ids=torch.from_numpy(tokens_BS).to(device),
-                attention_mask=torch.from_numpy(mask_BS).to(device),
-                use_cache=False,
+                input_ids=upload(tokens_BS, self._target.device), use_cache=False
             ).last_hidden_state
             aux = [outputs[layer] for layer in self._settings.layers]
             for read_BSH in (*aux, last_BSH):

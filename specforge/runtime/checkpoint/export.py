@@ -163,6 +163,8 @@ def _write(out: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any]) 
     temporary.mkdir()
     save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
     (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    # safetensors writes files that only their owner can read; serving often runs as another user.
+    (temporary / WEIGHTS_FILE).chmod((temporary / CONFIG_FILE).stat().st_mode)
     for path in (temporary / WEIGHTS_FILE, temporary / CONFIG_FILE, temporary):
         sync(path)
     earlier = out.with_name(f".{out.name}.replaced-{os.getpid()}")

@@ -35,10 +35,16 @@ class Batch:
 
 def batch(pack: Pack, features: Sequence[Features], device: torch.device) -> Batch:
     """Lay a pack's documents end to end on `device`. `features[i]` belongs to `pack.documents[i]`."""
-    tokens = np.concatenate([d.tokens for d in pack.documents]).astype(np.int64)
+    tokens_R = np.concatenate([d.tokens for d in pack.documents]).astype(np.int64)
     return Batch(
         pack=pack,
-        tokens_R=torch.from_numpy(tokens).to(device, non_blocking=True),
+        tokens_R=upload(tokens_R, device),
         aux_RC=torch.cat([f.aux_TC.to(device, non_blocking=True) for f in features]),
         last_RH=torch.cat([f.last_TH.to(device, non_blocking=True) for f in features]),
     )
+
+
+def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A host array on `device`; to a GPU through pinned memory, so that the host does not wait for it."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -56,18 +56,31 @@ class Order:
         """Document indices of every micro-step of optimizer step `step` (from 0). IndexError beyond the run."""
         if not 0 <= step < self.total_steps:
             raise IndexError(f"step {step} is not in this run of {self.total_steps} steps")
+        return chunks(self._documents(step), self.batch_documents)
+
+    def captured_with(self, step: int, capture_documents: int) -> dict[int, tuple[int, ...]]:
+        """The optimizer steps that are captured together with `step`, itself included, and their documents.
+
+        As many whole steps of one epoch as fit `capture_documents`, at least one. Which they are does not depend on
+        where a run stops, so a resumed or prolonged run captures every document in the same company.
+        """
+        epoch, place = divmod(step, self.steps_per_epoch)
+        together = max(1, capture_documents // (self.batch_documents * self.accumulation))
+        first = place - place % together
+        places = range(first, min(first + together, self.steps_per_epoch))
+        return {epoch * self.steps_per_epoch + p: self._documents(epoch * self.steps_per_epoch + p) for p in places}
+
+    def _documents(self, step: int) -> tuple[int, ...]:
         epoch, place = divmod(step, self.steps_per_epoch)
         size = self.batch_documents * self.accumulation
-        return chunks(
-            _permutation(self.seed, epoch, self.documents)[place * size : (place + 1) * size], self.batch_documents
-        )
+        return _permutation(self.seed, epoch, self.documents)[place * size : (place + 1) * size]
 
 
 def chunks(documents: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
     """Cut into runs of `size`, in order; the last may be shorter.
 
-    A step's documents into micro-steps, and a micro-step into its capture batches (size = the capture's
-    batch_documents): the rows of a capture batch never change company.
+    A step's documents into micro-steps, and the documents captured together into forwards of the target (size = the
+    capture's batch_documents): the rows of a capture batch never change company.
     """
     return tuple(documents[i : i + size] for i in range(0, len(documents), size))
 

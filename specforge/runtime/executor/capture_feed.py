@@ -8,7 +8,7 @@ import attrs
 import torch
 
 from specforge.runtime.capture.transformers_engine import TransformersEngine
-from specforge.runtime.data.batch import Batch, batch
+from specforge.runtime.data.batch import Batch, Features, batch
 from specforge.runtime.data.order import Order, chunks
 from specforge.runtime.data.pack import Pack
 from specforge.runtime.data.source import Prepared
@@ -16,30 +16,41 @@ from specforge.runtime.data.source import Prepared
 
 @attrs.frozen(eq=False)
 class Capturer:
-    """The engine with its capture batches: `documents` of one pack go through the target together, never more."""
+    """The engine with its capture batches: at most `documents` of them go through the target together."""
 
     engine: TransformersEngine
     documents: int
     device: torch.device
 
-    def batch(self, prepared: Prepared, indices: Sequence[int]) -> Batch:
-        """Capture these documents and lay them end to end. A capture batch never crosses a pack."""
-        features = []
+    def capture(self, prepared: Prepared, indices: Sequence[int]) -> dict[int, Features]:
+        """The features of these documents by index, captured in this order."""
+        found: dict[int, Features] = {}
         for some in chunks(tuple(indices), self.documents):
-            features += self.engine.capture([prepared.documents[i] for i in some])
-        return batch(Pack(tuple(prepared.documents[i] for i in indices)), features, self.device)
+            found.update(zip(some, self.engine.capture([prepared.documents[i] for i in some]), strict=True))
+        return found
+
+    def batch(self, prepared: Prepared, indices: Sequence[int], found: dict[int, Features]) -> Batch:
+        """These documents laid end to end, with what was captured of them."""
+        return batch(Pack(tuple(prepared.documents[i] for i in indices)), [found[i] for i in indices], self.device)
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class CaptureFeed:
-    """The training feed: what `order` says, captured just before its step."""
+    """The training feed: what `order` says, captured just before the first step that needs it.
+
+    Small documents are captured for several steps at once: `held` are those of the steps still to come.
+    """
 
     capturer: Capturer
     prepared: Prepared
     order: Order
+    held: dict[int, dict[int, Features]] = attrs.Factory(dict)
 
     def step(self, step: int) -> list[Batch]:
-        return [self.capturer.batch(self.prepared, indices) for indices in self.order.step(step)]
+        if step not in self.held:
+            self.held = self._captured(step)
+        found = self.held.pop(step)
+        return [self.capturer.batch(self.prepared, indices, found) for indices in self.order.step(step)]
 
     def place(self, step: int) -> tuple[int, int]:
         return divmod(step, self.order.steps_per_epoch)
@@ -47,8 +58,13 @@ class CaptureFeed:
     def describe(self, document: int) -> str:
         return f"row {self.prepared.rows[document]} of {self.prepared.report.path}"
 
+    def _captured(self, step: int) -> dict[int, dict[int, Features]]:
+        together = self.order.captured_with(step, self.capturer.documents)
+        found = self.capturer.capture(self.prepared, [i for indices in together.values() for i in indices])
+        return {other: {i: found[i] for i in indices} for other, indices in together.items() if other >= step}
+
 
 def held_out(capturer: Capturer, prepared: Prepared, documents: int) -> Iterator[Batch]:
     """All documents in file order, `documents` to a pack: an evaluation's batches, captured as they are read."""
     for indices in chunks(tuple(range(len(prepared.documents))), documents):
-        yield capturer.batch(prepared, indices)
+        yield capturer.batch(prepared, indices, capturer.capture(prepared, indices))

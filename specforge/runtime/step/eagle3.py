@@ -1,22 +1,21 @@
 """In: a `Batch` and the frozen target head. Out: EAGLE3's loss and metrics (training-time test, arXiv 2503.01840).
 
 K decoder steps first, over the rows that are read at all, then one loss over the loss rows of all steps.
-Legend: R rows of the pack, C context rows, Q kept rows of a step, U teacher rows, W loss rows of all steps, K TTT steps,
-H hidden, N heads, G key-value heads, D head width, V target vocabulary, P = N+2G.
+Legend: R rows of the pack, C context rows, Q kept rows of a step, U teacher rows, W loss rows of all steps,
+K TTT steps, H hidden, N heads, G key-value heads, D head width, V target vocabulary, P = N+2G.
 
-Matmuls, as torch's FLOP counter sees them in forward plus backward (2 per multiply-add). Kept rows Q_k; D_t documents
-of similar length padded to q_k queries and c keys (layout.py), one tile up to 512 queries:
-  fc                    C · C_aux · H                      x 2 (no gradient of the captured states)
-  embedding half of qkv Q_0 · H · P·D + (C-Q_0) · H · 2G·D x 3 (x 2 would do, but the norm before it has a weight)
-  hidden half of qkv    (sum_k Q_k) · H · P·D + (C-Q_0) · H · 2G·D   x 3
-  o                     (sum_k Q_k) · N·D · H              x 3
-  MLP                   (sum_k Q_k) · 3·H·I                x 3
-  head                  W · H · Vd                         x 3
-  teacher               U · Ht · V                         x 1
-  attention, step-0 keys   sum_k D_t·N·q_k·c · D           x 7 (forward 2, recomputed 1, backward 4)
-  attention, own suffix    sum_k Q_k·N·k · D               x 7
-All supervised, one document of T tokens, n = T-1: C = Q_0 = U = n, Q_k = n-k (none below 1), W = sum_k Q_k, c = n,
-q_k = n-k.
+Matmuls as torch's FLOP counter sees them in forward plus backward, in multiply-adds (a FLOP count is twice that).
+Q_k kept rows of step k, Q = sum_k Q_k, Ht target hidden, I intermediate, Vd draft vocabulary:
+  fc                       2 · C·3Ht·H                               no gradient of the captured states
+  q, k, v of embeddings    3 · (Q_0·H·PD + (C-Q_0)·H·2GD)            once, not per step
+  q, k, v of states        3 · (Q·H·PD + (C-Q_0)·H·2GD)
+  o, MLP                   3 · Q·(ND·H + 3·H·I)
+  head                     3 · W·H·Vd
+  teacher                  1 · U·Ht·V
+  attention                7 · ND·(pairs + sum_k Q_k·k)              2 forward, 1 computed again, 4 backward
+`pairs`: query slots times key columns of the layout's tiles. One document of T tokens, all supervised, n = T-1:
+C = Q_0 = U = n, Q_k = n-k (while positive), W = Q; step k has tiles of at most 512 queries, so its pairs are
+sum over b = 0, 512, ... < Q_k of min(512, Q_k-b)·min(b+512, Q_k). At most 512 queries: attention is 7·ND·n·Q in all.
 """
 
 from __future__ import annotations
@@ -66,7 +65,12 @@ class Eagle3Step:
         states_WH = draft.head_input(self._unroll(rows, batch))
         loss = soft_target_loss(states_WH, draft.lm_head.weight, taught, rows.teacher_W, weight_W, draft.d2t)
         inside_W = inside_W.to(torch.float64)
-        per_row = (loss.ce_W * inside_W * share, loss.correct_W, torch.ones_like(inside_W), loss.acceptance_W * inside_W)
+        per_row = (
+            loss.ce_W * inside_W * share,
+            loss.correct_W,
+            torch.ones_like(inside_W),
+            loss.acceptance_W * inside_W,
+        )
         rows_5W = torch.stack([x.to(torch.float64) for x in (*per_row, inside_W)])
         sums_5K = self._no_sums()
         for k, part in enumerate(rows_5W.split([s.loss for s in host.steps], dim=1)):

@@ -56,6 +56,7 @@ def test_sglang_export_has_exactly_the_keys_and_dtypes_that_sglang_reads(toy, tm
     written = load_file(out / "model.safetensors")
     assert set(written) == EAGLE3_KEYS
     assert {p.name for p in out.iterdir()} == {"model.safetensors", "config.json"}
+    assert len({p.stat().st_mode for p in out.iterdir()}) == 1, "whoever reads the config must read the weights"
     for name, tensor in written.items():
         assert tensor.dtype == {"d2t": torch.int64, "t2d": torch.bool}.get(name, torch.bfloat16), name
     for name, tensor in read_draft(folder).checkpoint.draft.items():

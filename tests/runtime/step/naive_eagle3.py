@@ -1,4 +1,4 @@
-"""In: weights and documents as they are. Out: EAGLE3's loss, written down from its formulas, one row at a time, float64.
+"""In: weights and documents as they are. Out: EAGLE3's loss, written from its formulas, row by row, in float64.
 
 Dense: every row of every step, padded and shifted as the formulas say. Nothing of the product is imported.
 Legend: T tokens of a document, H hidden, V target vocabulary, d draft vocabulary.

@@ -14,13 +14,12 @@ from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
 from specforge.runtime.step.eagle3 import Eagle3Step
 from specforge.settings import DraftSettings, Eagle3Settings
 
-
 VOCAB, TARGET_HIDDEN = 29, 10
 
 
 @dataclass(frozen=True)
 class Options:
-    draft_vocab: int = 11
+    draft_vocab: int = 19
     heads: int = 4
     kv_heads: int = 2
     fc_norm: bool = False
@@ -55,7 +54,7 @@ def settings(options: Options) -> DraftSettings:
 
 
 def draft(options: Options, dtype: torch.dtype = torch.float64) -> Eagle3Draft:
-    model = init_draft(settings(options), options.seed).to(dtype)
+    model = init_draft(settings(options), options.seed)
     generator = torch.Generator().manual_seed(options.seed + 1)
     kept = torch.randperm(VOCAB, generator=generator)[: options.draft_vocab].sort().values
     model.d2t.copy_(kept - torch.arange(options.draft_vocab))
@@ -64,7 +63,7 @@ def draft(options: Options, dtype: torch.dtype = torch.float64) -> Eagle3Draft:
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.uniform_(0.5, 1.5, generator=generator)
-    return model
+    return model.to(dtype)
 
 
 def head(dtype: torch.dtype = torch.float64) -> torch.Tensor:

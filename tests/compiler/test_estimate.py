@@ -1,0 +1,99 @@
+"""In: the tiny plan's memory and FLOPs. Out: the exact parts equal real tensors' bytes; FLOPs, torch's own counter."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from specforge.compiler import Plan, compile, load
+from specforge.runtime.capture.transformers_engine import TransformersEngine
+from specforge.runtime.data.batch import Batch, batch
+from specforge.runtime.data.pack import Document, Pack
+from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
+from specforge.runtime.step.eagle3 import Eagle3Step
+from specforge.runtime.target import Placement, TargetModel, load_target
+from specforge.runtime.train.optimizer import Optimizer
+
+pytestmark = pytest.mark.cpu
+OPTIONS = {
+    "float32": "Capture(rows, target), Eagle3(ttt_length=4), draft=Draft(vocab_size=128), batch_size=4",
+    "bfloat16": (
+        "Capture(rows, target, Policy(dtype='bfloat16')), Eagle3(ttt_length=3, fc_norm=True), "
+        "batch_size=2, precision='bfloat16'"
+    ),
+}
+
+
+class Step:
+    """One micro-step of full documents with every row supervised, as the plan describes it, with real tensors."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.settings = plan, plan.op("train").settings
+        self.length = plan.op("prompts").settings.max_length
+        self.target: TargetModel = load_target(
+            plan.target, Path(plan.base), Placement("cpu", plan.roles[0].target_dtype)
+        )
+        self.engine = TransformersEngine(self.target, plan.op("capture").settings)
+        self.draft: Eagle3Draft = init_draft(self.settings.draft, plan.seed)
+        self.optimizer = Optimizer(self.draft, self.settings)
+        self.pack = Pack(tuple(self._document(i) for i in range(plan.batch.micro_documents)))
+
+    def _document(self, index: int) -> Document:
+        tokens = np.random.default_rng(index).integers(0, 120, self.length, dtype=np.int32)
+        return Document(index, tokens, np.ones(self.length, dtype=bool))
+
+    def capture(self) -> Batch:
+        return batch(self.pack, self.engine.capture(self.pack.documents), torch.device("cpu"))
+
+    def train(self, captured: Batch) -> None:
+        step = Eagle3Step(self.draft, self.target.head_VH, self.settings.eagle3)
+        step(captured, self.pack.supervised).loss.backward()
+
+
+@pytest.fixture(params=OPTIONS)
+def step(write, request) -> Step:
+    return Step(compile(load(write(OPTIONS[request.param]))))
+
+
+def size(tensors) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def test_the_exact_parts_of_memory_are_the_tensors_bytes(step):
+    parts = {part.name: part.bytes for part in step.plan.memory if part.exact}
+    captured = step.capture()
+    assert parts.pop("target weights") == size(step.target.model.parameters())
+    assert parts.pop("features") == size([captured.aux_RC, captured.last_RH])
+    assert parts.pop("draft weights") == size(p for p in step.draft.parameters() if p.requires_grad)
+    embedding = step.draft.embed_tokens.weight
+    assert parts.pop("draft frozen") == size([embedding, step.draft.d2t, step.draft.t2d])
+    copied = step.optimizer.masters.values() if step.settings.precision != "float32" else ()
+    assert parts.pop("float32 masters") == size(copied)
+
+    step.train(captured)
+    gradients = size(p.grad for p in step.draft.parameters() if p.requires_grad)
+    step.optimizer.accumulate()
+    assert parts.pop("gradients") == gradients + size(m.grad for m in copied)
+    step.optimizer.step(1e-3, torch.tensor(True))
+    moments = [t for name, t in step.optimizer.state().items() if not name.startswith("step/")]
+    assert parts.pop("AdamW moments") == size(moments)
+    assert not parts
+
+
+def test_flops_are_those_that_torch_counts(step):
+    computed = {part.name: part.computed for part in step.plan.flops}
+    step.target.model.set_attn_implementation("eager")  # torch's counter does not know the fused attention of a CPU
+    with FlopCounterMode(display=False) as counter:
+        captured = step.capture()
+    assert math.isclose(counter.get_total_flops(), computed["target prefill"], rel_tol=0.01)
+    with FlopCounterMode(display=False) as counter:
+        step.train(captured)
+    draft = sum(computed.values()) - computed["target prefill"]
+    assert math.isclose(counter.get_total_flops(), draft, rel_tol=0.01)
+
+
+def test_what_is_needed_is_never_more_than_what_is_computed(plan):
+    assert all(0 < part.needed <= part.computed for part in plan.flops)

@@ -1,0 +1,117 @@
+"""In: graphs before each pass. Out: a pass leaves its input alone, may run twice, and what it gives is legal."""
+
+import attrs
+import pytest
+
+from specforge.compiler import Edge, Graph, Node, compile_graph, load, verify
+from specforge.compiler.build import build
+from specforge.compiler.passes import PIPELINE
+from specforge.compiler.passes.infer_features import infer_features
+from specforge.compiler.passes.place import place
+from specforge.compiler.passes.select_kernels import HOT, select_kernels
+from specforge.compiler.verify import STAGES
+from specforge.dsl.feature import Feature
+
+pytestmark = pytest.mark.null
+
+
+@pytest.fixture(scope="module")
+def stages(tiny, graph_and_facts) -> dict[str, Graph]:
+    """The tiny recipe's graph after each stage."""
+    found = {"build": build(tiny.recipe)}
+    for step in PIPELINE:
+        found[step.__name__] = step(list(found.values())[-1], graph_and_facts[1])
+    return found
+
+
+def test_every_pass_has_its_stage_and_its_file():
+    assert ("build", *(step.__name__ for step in PIPELINE)) == STAGES
+    assert all(step.__module__ == f"specforge.compiler.passes.{step.__name__}" for step in PIPELINE)
+
+
+@pytest.mark.parametrize("step", PIPELINE)
+def test_a_pass_leaves_its_input_alone_and_may_run_twice(step, stages, graph_and_facts):
+    before = stages[STAGES[STAGES.index(step.__name__) - 1]]
+    nodes, edges = before.nodes, before.edges
+    once = step(before, graph_and_facts[1])
+    assert (before.nodes, before.edges) == (nodes, edges)
+    assert once != before
+    assert step(once, graph_and_facts[1]) == once
+
+
+def test_infer_features_gives_each_open_edge_the_features_of_the_strategy(stages):
+    assert [e.feature for e in stages["build"].edges if e.source == "capture"] == [None]
+    found = [e.feature.name for e in stages["infer_features"].edges if e.source == "capture"]
+    assert found == ["aux", "last_hidden"]
+    assert not [e for e in stages["infer_features"].edges if e.feature is None]
+
+
+@pytest.mark.parametrize(
+    ("policy", "layers", "dtype"),
+    [
+        ("", (1, 3, 4), "float32"),
+        (", Policy()", (1, 3, 4), "float32"),
+        (", Policy(layers=[0, 2, 7])", (0, 2, 7), "float32"),
+        (", Policy(dtype='bfloat16')", (1, 3, 4), "bfloat16"),
+        (", Eagle3.policy(target)", (1, 3, 4), "float32"),
+    ],
+)
+def test_a_policy_decides_what_is_captured(write, policy, layers, dtype):
+    graph, _ = compile_graph(load(write(f"Capture(rows, target{policy}), Eagle3()")))
+    assert graph.features("capture") == (
+        Feature("aux", 192, dtype, layers=layers, norm="pre"),
+        Feature("last_hidden", 64, dtype, norm="post"),
+    )
+
+
+def test_place_gives_every_node_a_role(stages):
+    assert not any(n.role for n in stages["infer_features"].nodes)
+    assert all(n.role == "trainer" for n in stages["place"].nodes)
+
+
+def test_select_kernels_names_an_implementation_and_a_reason_for_each_hot_operation(stages):
+    for node in stages["select_kernels"].nodes:
+        expected = HOT if node.kind in ("train", "evaluate") else ()
+        assert tuple(k.op for k in node.kernels) == expected
+        assert all(k.implementation and k.reason for k in node.kernels)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_is_legal(stages, stage):
+    verify(stages[stage], stage)
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_a_graph_of_the_stage_before_is_not_yet_legal(stages, stage):
+    with pytest.raises(AssertionError):
+        verify(stages[STAGES[STAGES.index(stage) - 1]], stage)
+
+
+def _with_edge(edge: Edge):
+    return lambda graph: graph.with_edges((*graph.edges, edge))
+
+
+TOKENS = Feature("tokens", 1, "int32")
+BROKEN = {
+    "share a name": lambda g: Graph((*g.nodes, g.nodes[0]), g.edges),
+    "has a cycle": _with_edge(Edge("export", "train", TOKENS)),
+    "leaves the graph": _with_edge(Edge("train", "nothing", TOKENS)),
+    "of unknown kind": lambda g: Graph((*g.nodes, Node("x", "mystery", None)), g.edges),
+    "takes a feature twice": _with_edge(Edge("prompts", "train", TOKENS)),
+    "takes what it cannot use": _with_edge(Edge("prompts", "export", TOKENS)),
+    "it needs": lambda g: g.with_edges(e for e in g.edges if (e.source, e.target) != ("capture", "train")),
+    "has no role": lambda g: g.with_nodes([attrs.evolve(g.node("train"), role="")]),
+    "has kernels": lambda g: g.with_nodes([attrs.evolve(g.node("train"), kernels=())]),
+}
+
+
+@pytest.mark.parametrize("law", BROKEN)
+def test_verify_names_the_broken_law(graph, law):
+    with pytest.raises(AssertionError, match=law):
+        verify(BROKEN[law](graph), STAGES[-1])
+
+
+def test_every_pass_is_a_function_of_graph_and_facts(stages, graph_and_facts):
+    facts = graph_and_facts[1]
+    by_hand = select_kernels(place(infer_features(stages["build"], facts), facts), facts)
+    assert by_hand == graph_and_facts[0]

@@ -1,0 +1,129 @@
+"""In: a plan. Out: dump and load keep it; an edited file or another schema is refused; it can be asked by name."""
+
+import json
+
+import attrs
+import pytest
+
+from specforge.compiler import compile, load
+from specforge.plan import SCHEMA, PlanError, dump
+from specforge.plan import load as load_plan
+
+pytestmark = pytest.mark.null
+
+
+def test_load_gives_the_dumped_plan_back(plan):
+    again = load_plan(dump(plan))
+    assert again == plan
+    assert again.digest == plan.digest
+    assert dump(again) == dump(plan)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        "Capture(rows, target, Policy(layers=[0, 3, 7], dtype='bfloat16')), Eagle3(fc_norm=True, norm_output=True)",
+        "Capture(rows, target), Eagle3(reduction='rows'), max_steps=7, schedule_steps=9, precision='bfloat16'",
+    ],
+)
+def test_every_option_survives(write, train):
+    plan = compile(load(write(train, rest='evaluate=[Evaluate(Prompts("heldout.jsonl", max_length=8))]')))
+    assert load_plan(dump(plan)) == plan
+
+
+def test_a_chat_template_travels_as_text(write, tmp_path):
+    path = write()
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    text = path.read_text().replace("random_weights=True", "").replace("Prompts(", "Conversations(")
+    path.write_text(text.replace("max_length=32", "max_length=32, chat_template='chat.jinja'"))
+    plan = compile(load(path))
+    assert plan.op("conversations").settings.chat_template == "{{ messages }}"
+    assert [(f.path, f.use) for f in plan.files] == [
+        ("rows.jsonl", "documents"),
+        ("chat.jinja", "chat template"),
+        ("tiny.json", "target config"),
+    ]
+
+
+def _edit(plan, change):
+    body = json.loads(dump(plan))
+    change(body)
+    return json.dumps(body)
+
+
+def test_an_edited_plan_is_refused(plan):
+    with pytest.raises(PlanError, match=r"edited after it was compiled .* use --set, and compile again"):
+        load_plan(_edit(plan, lambda body: body.update(seed=43)))
+
+
+def test_where_values_came_from_is_no_part_of_the_digest(plan):
+    moved = attrs.evolve(plan, base="/elsewhere", recipe="other.py", origins=())
+    assert moved.digest == plan.digest
+    assert load_plan(_edit(plan, lambda body: body.update(base="/elsewhere"))).base == "/elsewhere"
+
+
+def test_another_schema_is_refused(plan):
+    with pytest.raises(PlanError, match=rf"schema {SCHEMA + 1}, this specforge reads schema {SCHEMA}; compile"):
+        load_plan(_edit(plan, lambda body: body.update(schema=SCHEMA + 1)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body.update(extra=1),
+        lambda body: body.pop("seed"),
+        lambda body: body["roles"][0]["ops"][0]["settings"].pop("path"),
+        lambda body: body["roles"][0]["ops"][0]["settings"].update(settings="Nothing"),
+    ],
+)
+def test_a_plan_with_other_fields_is_refused(plan, change):
+    with pytest.raises(PlanError, match=r"does not have the fields of schema .* compile the recipe again"):
+        load_plan(_edit(plan, change))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "5", "recipe = Recipe()", '{"digest": "x"}'])
+def test_what_is_no_plan_is_refused(text):
+    with pytest.raises(PlanError, match=r"not a plan .*specforge compile RECIPE --out FILE"):
+        load_plan(text)
+
+
+def test_a_plan_is_asked_by_name(plan):
+    assert [op.kind for op in plan.ops()] == [
+        "prompts",
+        "capture",
+        "train",
+        "prompts",
+        "capture",
+        "evaluate",
+        "checkpoint",
+        "export",
+        "export",
+    ]
+    assert [op.name for op in plan.ops("export")] == ["export", "export_2"]
+    assert plan.op("train") is plan.role("trainer").ops[2]
+    with pytest.raises(KeyError, match=r"no operation 'trian'; there are prompts, capture, train"):
+        plan.op("trian")
+    with pytest.raises(KeyError, match=r"no role 'server'; there are trainer"):
+        plan.role("server")
+
+
+def test_every_input_comes_from_an_output(plan):
+    outputs = {f"{op.name}.{port.name}": port.feature for op in plan.ops() for port in op.outputs}
+    inputs = [port for op in plan.ops() for port in op.inputs]
+    assert inputs
+    assert all(outputs[port.source] == port.feature for port in inputs)
+
+
+def test_a_plan_says_what_it_assumes_of_the_device(write):
+    h200 = compile(load(write(rest='topology=Colocated(device="H200")')))
+    assert h200.device.memory_bytes == 140 * 2**30
+    assert (h200.roles[0].target_dtype, h200.op("train").settings.precision) == ("bfloat16", "bfloat16")
+    cpu = compile(load(write()))
+    assert (cpu.roles[0].target_dtype, cpu.op("train").settings.precision) == ("float32", "float32")
+
+
+def test_what_does_not_fit_is_a_warning(write):
+    train = "Capture(rows, target), Eagle3(), batch_size=10_000_000"
+    plan = compile(load(write(train, rest='topology=Colocated(device="RTX-4090"), outputs=[Export("hf")]')))
+    assert [w for w in plan.warnings if "RTX-4090 has 24 GiB: lower batch_size or max_length" in w]
+    assert not compile(load(write(rest='outputs=[Export("hf")]'))).warnings

@@ -1,0 +1,56 @@
+"""In: `specforge compile recipes/tiny_eagle3.py --plan`. Out: at most 0.5 s of CPU time, and nothing heavy imported."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.null
+REPOSITORY = Path(__file__).parents[2]
+COMMAND = ["compile", "recipes/tiny_eagle3.py", "--plan"]
+LIMIT_S = 0.5
+HEAVY = {"torch", "transformers", "tokenizers", "safetensors", "numpy", "rich", "huggingface_hub", "scipy", "pandas"}
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """User and system time of one child process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level names in sys.modules after a program."""
+    made = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules, file=sys.stderr)"],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.partition(".")[0] for name in made.stderr.split()}
+
+
+def test_a_plan_takes_half_a_second():
+    times = [cpu_seconds([sys.executable, "-m", "specforge.cli", *COMMAND]) for _ in range(5)]
+    assert min(times) <= LIMIT_S, f"best of 5: {min(times):.3f} s"
+
+
+def test_compiling_imports_nothing_heavy():
+    found = modules_after(f"from specforge.cli import main; main({COMMAND!r})")
+    assert {"specforge", "networkx"} <= found
+    assert not found & HEAVY
+
+
+def test_importing_specforge_imports_nothing_at_all():
+    assert not modules_after("import specforge") & (HEAVY | {"networkx", "cattrs"})
+    assert not modules_after("import specforge.dsl") & (HEAVY | {"networkx", "cattrs"})
+
+
+def test_the_command_line_itself_imports_no_verb():
+    assert not modules_after("import specforge.cli; specforge.cli.parser()") & (HEAVY | {"networkx", "attrs"})
