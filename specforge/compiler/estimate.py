@@ -12,7 +12,8 @@ from specforge.dsl.feature import DTYPE_BYTES
 from specforge.plan import Batch, FlopPart, MemoryPart
 from specforge.settings import CaptureSettings, TargetSettings, TrainSettings
 
-ATTENTION_BLOCK = 512
+ATTENTION_BLOCK = {"cpu": 512}
+GPU_ATTENTION_BLOCK = 2048
 
 
 @attrs.frozen
@@ -25,6 +26,12 @@ class Estimate:
     target_dtype: str
     capture: CaptureSettings
     max_length: int
+    device: str
+
+    @property
+    def attention_block(self) -> int:
+        """Query rows of a document that attention takes at once."""
+        return ATTENTION_BLOCK.get(self.device, GPU_ATTENTION_BLOCK)
 
     def memory(self, role: str) -> tuple[MemoryPart, ...]:
         """Resident bytes by part. Weights, gradients, moments and features are exact; the rest is an upper estimate."""
@@ -41,7 +48,7 @@ class Estimate:
         prefill *= (2 * geometry.intermediate_size + 4 * geometry.hidden_size) * DTYPE_BYTES[self.target_dtype]
         kept = self.train.eagle3.ttt_length * rows
         inner = 6 * draft.hidden_size + 3 * draft.intermediate_size + 4 * draft.num_heads * draft.head_dim
-        scores = rows * draft.num_heads * min(self.max_length, ATTENTION_BLOCK) * 4
+        scores = rows * draft.num_heads * min(self.max_length, self.attention_block) * 4
         parts = (
             MemoryPart(role, "target weights", target, True, f"{self.target.parameter_count:,} parameters"),
             MemoryPart(role, "draft weights", compute * trained, True, f"{trained:,} parameters, {draft.dtype}"),
@@ -77,7 +84,7 @@ class Estimate:
         """
         geometry, draft, documents = self.target.geometry, self.train.draft, self.batch.micro_documents
         hidden, width, tokens = draft.hidden_size, draft.head_dim, self.max_length
-        tiles = _tiles(tokens, self.train.eagle3.ttt_length)
+        tiles = _tiles(tokens, self.train.eagle3.ttt_length, self.attention_block)
         rows = documents * (tokens - 1)
         step_rows = documents * sum(tile.queries for tile in tiles)
         seen = documents * sum(tile.queries * tile.keys for tile in tiles)
@@ -119,12 +126,12 @@ class _Tile:
     visible: int
 
 
-def _tiles(tokens: int, steps: int) -> tuple[_Tile, ...]:
+def _tiles(tokens: int, steps: int, block: int) -> tuple[_Tile, ...]:
     """Attention of one fully supervised document: step k computes its first tokens - 1 - k rows, in blocks."""
     found = []
     for step in range(steps):
         count = tokens - 1 - step
-        for first in range(0, max(count, 0), ATTENTION_BLOCK):
-            last = min(first + ATTENTION_BLOCK, count)
+        for first in range(0, max(count, 0), block):
+            last = min(first + block, count)
             found.append(_Tile(step, last - first, last, (last - first) * (first + 1 + last) // 2))
     return tuple(found)

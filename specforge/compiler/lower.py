@@ -43,6 +43,7 @@ def lower(graph: Graph, facts: Facts) -> Plan:
         target_dtype=facts.target_dtype,
         capture=capture,
         max_length=recipe.train.features.source.max_length,
+        device=facts.device.name,
     )
     exports = [n.spec.format for n in graph.of_kind("export")]
     keys = knowledge(recipe.train.strategy).export_keys(train.draft, "hf" if "hf" in exports else "sglang")

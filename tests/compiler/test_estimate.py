@@ -64,9 +64,11 @@ def size(tensors) -> int:
 
 def test_the_exact_parts_of_memory_are_the_tensors_bytes(step):
     parts = {part.name: part.bytes for part in step.plan.memory if part.exact}
-    captured = step.capture()
+    features = step.engine.capture(step.pack.documents)
+    captured = batch(step.pack, features, torch.device("cpu"))
     assert parts.pop("target weights") == size(step.target.model.parameters())
-    assert parts.pop("features") == size([captured.aux_RC, captured.last_RH])
+    assert parts.pop("features") == size(t for f in features for t in (f.aux_TC, f.last_TH))
+    assert parts.pop("micro-step") == size([captured.aux_RC, captured.last_RH])
     assert parts.pop("draft weights") == size(p for p in step.draft.parameters() if p.requires_grad)
     embedding = step.draft.embed_tokens.weight
     assert parts.pop("draft frozen") == size([embedding, step.draft.d2t, step.draft.t2d])

@@ -15,7 +15,7 @@ from specforge_kernels.soft_target_loss.teacher import Teacher
 from specforge_kernels.soft_target_loss.top import top
 
 CUDA_CHUNK_ROWS, CUDA_CHUNK_ELEMENTS = 4096, 1 << 27
-CPU_CHUNK_ROWS, CPU_CHUNK_ELEMENTS = 64, 1 << 20
+CPU_CHUNK_ROWS, CPU_CHUNK_ELEMENTS = 64, 1 << 21
 
 
 class SoftTargetLoss(NamedTuple):

@@ -45,21 +45,26 @@ def teacher(
     argmax_U = torch.empty(rows, dtype=torch.int64, device=head_VH.device)
     elements = CUDA_CHUNK_ELEMENTS if head_VH.is_cuda else CPU_CHUNK_ELEMENTS
     chunk = chunk_rows or max(32, elements // vocab)
+    chunk = max(1, min(chunk, rows))
+    # one set of buffers for all chunks: fresh pages cost as much as a pass over them
+    full, shares = head_VH.new_empty(chunk, vocab), head_VH.new_empty(chunk * vocab, dtype=wide)
     for start in range(0, rows, chunk):
         at = slice(start, start + chunk)
-        full_uV = last_hidden_UH[at].to(head_VH.dtype) @ head_VH.t()
+        hidden_uH = last_hidden_UH[at].to(head_VH.dtype)
+        full_uV = torch.mm(hidden_uH, head_VH.t(), out=full[: hidden_uH.shape[0]])
         argmax_U[at] = top(full_uV)
-        lse_full_U[at] = _logsumexp(full_uV, argmax_U[at])
+        lse_full_U[at] = _logsumexp(full_uV, argmax_U[at], shares)
         if kept == vocab:
             logits_Ud[at], lse_draft_U[at] = full_uV, lse_full_U[at]
         else:
             torch.index_select(full_uV, 1, kept_ids_d, out=logits_Ud[at])
-            lse_draft_U[at] = _logsumexp(logits_Ud[at], top(logits_Ud[at]))
+            lse_draft_U[at] = _logsumexp(logits_Ud[at], top(logits_Ud[at]), shares)
     return Teacher(logits_Ud, lse_full_U, lse_draft_U, argmax_U)
 
 
-def _logsumexp(logits_uv: torch.Tensor, top_u: torch.Tensor) -> torch.Tensor:
+def _logsumexp(logits_uv: torch.Tensor, top_u: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
     """x - log(softmax(x)) at the top: softmax is one fused pass that widens as it reads; logsumexp takes five."""
-    wide = torch.promote_types(logits_uv.dtype, torch.float32)
-    share_u1 = torch.softmax(logits_uv, -1, dtype=wide).gather(1, top_u[:, None])
-    return (logits_uv.gather(1, top_u[:, None]).to(wide) - share_u1.log())[:, 0]
+    shares_uv = scratch[: logits_uv.numel()].view(logits_uv.shape)
+    torch.softmax(logits_uv, -1, dtype=scratch.dtype, out=shares_uv)
+    at_top_u1 = logits_uv.gather(1, top_u[:, None]).to(scratch.dtype)
+    return (at_top_u1 - shares_uv.gather(1, top_u[:, None]).log())[:, 0]

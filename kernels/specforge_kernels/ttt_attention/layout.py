@@ -1,7 +1,7 @@
 """In: document and position of every key and query row, on the host. Out: `Layout`, where each goes in padded tiles.
 
 Documents of similar length form a group, padded to its longest: [D, C] keys. Queries of a group are cut into tiles of
-at most QUERY_BLOCK per document; a tile sees the keys up to its last query, so causality also saves work.
+at most `Tiling.query_block` per document; a tile sees the keys up to its last query, so causality also saves work.
 Legend: C key rows, Q query rows, S slots of all padded tiles laid end to end.
 """
 
@@ -13,9 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 
-QUERY_BLOCK = 512
-WASTED_SHARE = 1 / 3
-WASTED_PAIRS = 1 << 15
+
+@dataclass(frozen=True)
+class Tiling:
+    """How much padding is worth a launch. `query_block`: query slots of a tile, per document.
+
+    A document joins a group while the pairs of padded keys it adds stay under `wasted_share` of the useful ones, or
+    under `wasted_pairs` in all.
+    """
+
+    query_block: int
+    wasted_share: float
+    wasted_pairs: int
+
+
+CPU_TILING = Tiling(query_block=512, wasted_share=1 / 3, wasted_pairs=1 << 15)
+CUDA_TILING = Tiling(query_block=2048, wasted_share=1 / 3, wasted_pairs=1 << 22)
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,7 @@ class KeyLayout:
     """
 
     groups: tuple[Group, ...]
+    query_block: int
     slots_S: np.ndarray
     home_C: np.ndarray
     group_D: np.ndarray
@@ -78,7 +92,7 @@ class Layout:
         return self.replaced(tuple(torch.as_tensor(x, dtype=torch.int64, device=device) for x in self.indices))
 
 
-def key_layout(document_C: np.ndarray, position_C: np.ndarray) -> KeyLayout:
+def key_layout(document_C: np.ndarray, position_C: np.ndarray, tiling: Tiling = CPU_TILING) -> KeyLayout:
     """Group the documents. The keys of a document are its positions 0, 1, ... without a gap, in any order."""
     lengths = np.bincount(document_C) if len(document_C) else np.zeros(0, np.int64)
     group_D, place_D = np.full(len(lengths), -1), np.full(len(lengths), -1)
@@ -91,7 +105,7 @@ def key_layout(document_C: np.ndarray, position_C: np.ndarray) -> KeyLayout:
         if groups:
             longest = groups[-1].keys
             waste = wasted + longest**2 - length**2
-            fits = waste <= max(WASTED_PAIRS, WASTED_SHARE * (useful + length**2))
+            fits = waste <= max(tiling.wasted_pairs, tiling.wasted_share * (useful + length**2))
         if not groups or not fits:
             groups.append(Group(0, length))
             useful, waste = 0, 0
@@ -103,31 +117,32 @@ def key_layout(document_C: np.ndarray, position_C: np.ndarray) -> KeyLayout:
     home_C = start_G[group_C] + place_D[document_C] * width_G[group_C] + position_C
     slots_S = np.zeros(sum(g.documents * g.keys for g in groups), np.int64)
     slots_S[home_C] = np.arange(len(home_C))
-    return KeyLayout(tuple(groups), slots_S, home_C, group_D, place_D)
+    return KeyLayout(tuple(groups), tiling.query_block, slots_S, home_C, group_D, place_D)
 
 
 def query_layout(keys: KeyLayout, document_Q: np.ndarray, position_Q: np.ndarray) -> Layout:
     """Cut the queries of one step into tiles. Every query's document has keys up to the query's position."""
+    query_block = keys.query_block
     order = np.lexsort((position_Q, document_Q))
     counts_D = np.bincount(document_Q, minlength=len(keys.group_D))
     rank_Q = np.empty(len(order), np.int64)
     rank_Q[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts_D) - counts_D, counts_D)
     longest_G = np.zeros(len(keys.groups), np.int64)
     np.maximum.at(longest_G, keys.group_D[keys.group_D >= 0], counts_D[keys.group_D >= 0])
-    blocks_G = -(-longest_G // QUERY_BLOCK)
+    blocks_G = -(-longest_G // query_block)
     first_G = _starts(blocks_G)
-    group_Q, block_Q = keys.group_D[document_Q], rank_Q // QUERY_BLOCK
+    group_Q, block_Q = keys.group_D[document_Q], rank_Q // query_block
     tile_Q = first_G[group_Q] + block_Q
     seen_B = np.zeros(int(blocks_G.sum()), np.int64)
     np.maximum.at(seen_B, tile_Q, position_Q + 1)
     tiles = tuple(
-        Tile(group, int(min(QUERY_BLOCK, longest_G[group] - block * QUERY_BLOCK)), int(seen_B[first_G[group] + block]))
+        Tile(group, int(min(query_block, longest_G[group] - block * query_block)), int(seen_B[first_G[group] + block]))
         for group in range(len(keys.groups))
         for block in range(blocks_G[group])
     )
     sizes = [t.queries * keys.groups[t.group].documents for t in tiles]
     width_B = np.array([t.queries for t in tiles], np.int64)
-    home_Q = _starts(sizes)[tile_Q] + keys.place_D[document_Q] * width_B[tile_Q] + rank_Q - block_Q * QUERY_BLOCK
+    home_Q = _starts(sizes)[tile_Q] + keys.place_D[document_Q] * width_B[tile_Q] + rank_Q - block_Q * query_block
     slots_S, positions_S = np.zeros(sum(sizes), np.int64), np.full(sum(sizes), -1)
     slots_S[home_Q], positions_S[home_Q] = np.arange(len(home_Q)), position_Q
     return Layout(keys.groups, tiles, keys.slots_S, keys.home_C, slots_S, positions_S, home_Q)

@@ -8,7 +8,7 @@ import torch
 
 from specforge_kernels.ttt_attention import key_layout, query_layout, ttt_attention
 from specforge_kernels.ttt_attention.cases import SMALL, TOLERANCE, Case, inputs
-from specforge_kernels.ttt_attention.layout import QUERY_BLOCK
+from specforge_kernels.ttt_attention.layout import CPU_TILING
 from specforge_kernels.ttt_attention.reference import reference
 
 
@@ -96,7 +96,7 @@ def test_layout_groups_like_lengths_and_cuts_by_causality():
     position = np.concatenate([np.arange(n) for n in lengths])
     layout = query_layout(key_layout(document, position), document, position)
     assert [(g.documents, g.keys) for g in layout.groups] == [(2, 3000), (2, 60)]
-    assert [t.keys for t in layout.tiles[:2]] == [QUERY_BLOCK, 2 * QUERY_BLOCK]
-    assert max(t.queries for t in layout.tiles) == QUERY_BLOCK
+    assert [t.keys for t in layout.tiles[:2]] == [CPU_TILING.query_block, 2 * CPU_TILING.query_block]
+    assert max(t.queries for t in layout.tiles) == CPU_TILING.query_block
     assert (layout.query_slots_S[layout.query_home_Q] == np.arange(len(document))).all()
     assert (layout.key_slots_S[layout.key_home_C] == np.arange(len(document))).all()

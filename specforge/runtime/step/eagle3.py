@@ -6,7 +6,7 @@ K TTT steps, H hidden, N heads, G key-value heads, D head width, V target vocabu
 
 Matmuls as torch's FLOP counter sees them in forward plus backward, in multiply-adds (a FLOP count is twice that).
 Q_k kept rows of step k, Q = sum_k Q_k, Ht target hidden, I intermediate, Vd draft vocabulary:
-  fc                       2 · C·3Ht·H                               no gradient of the captured states
+  fc                       2 · C·3Ht·H                               3 with fc_norm, which needs its gradient
   q, k, v of embeddings    3 · (Q_0·H·PD + (C-Q_0)·H·2GD)            once, not per step
   q, k, v of states        3 · (Q·H·PD + (C-Q_0)·H·2GD)
   o, MLP                   3 · Q·(ND·H + 3·H·I)
@@ -16,6 +16,7 @@ Q_k kept rows of step k, Q = sum_k Q_k, Ht target hidden, I intermediate, Vd dra
 `pairs`: query slots times key columns of the layout's tiles. One document of T tokens, all supervised, n = T-1:
 C = Q_0 = U = n, Q_k = n-k (while positive), W = Q; step k has tiles of at most 512 queries, so its pairs are
 sum over b = 0, 512, ... < Q_k of min(512, Q_k-b)·min(b+512, Q_k). At most 512 queries: attention is 7·ND·n·Q in all.
+(512 on a CPU; on a GPU 2048: the layout's Tiling.)
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Eagle3Step:
         Reduction "tokens" divides by N: sum gradients over micro-steps and ranks. "rows" divides by this micro-step's
         rows and `micro_steps`: sum over micro-steps, average over ranks.
         """
-        host = row_plan(batch.pack, self.settings.ttt_length)
+        host = row_plan(batch.pack, self.settings.ttt_length, batch.tokens_R.is_cuda)
         if not host.steps:
             return StepResult(self._zero(), dict(zip(SUMS, self._no_sums())))
         rows = host.to(batch.tokens_R.device)

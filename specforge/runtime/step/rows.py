@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
-from specforge_kernels.ttt_attention import Layout, key_layout, query_layout
+from specforge_kernels.ttt_attention import CPU_TILING, CUDA_TILING, Layout, key_layout, query_layout
 
 from specforge.runtime.data.pack import Pack
 
@@ -86,8 +86,8 @@ class RowPlan:
         )
 
 
-def row_plan(pack: Pack, ttt_length: int) -> RowPlan:
-    """The rows of `pack` for `ttt_length` (K) steps."""
+def row_plan(pack: Pack, ttt_length: int, cuda: bool = False) -> RowPlan:
+    """The rows of `pack` for `ttt_length` (K) steps; `cuda`: where attention will run, which decides its tiles."""
     lengths = np.array(pack.lengths, np.int64)
     starts = np.cumsum(lengths) - lengths
     document_R = np.repeat(np.arange(len(lengths)), lengths)
@@ -106,7 +106,7 @@ def row_plan(pack: Pack, ttt_length: int) -> RowPlan:
     teacher_R = np.cumsum(supervised_R) - 1
 
     document_C, position_C, last_step_C = document_R[context_C], position_R[context_C], last_step_R[context_C]
-    keys = key_layout(document_C, position_C)
+    keys = key_layout(document_C, position_C, CUDA_TILING if cuda else CPU_TILING)
     steps, teacher_W = [], []
     for k in range(ttt_length):
         kept = int((last_step_C >= k).sum())
