@@ -90,6 +90,9 @@ def load_target(settings: TargetSettings, base: Path, placement: Placement) -> T
     `settings.folder` is relative to `base`, `settings.config` a plan's path. Raises ValueError when the weights are not
     here, are incomplete, or are of another geometry than the plan was compiled for.
     """
+    if placement.device.startswith("cuda"):
+        # cuDNN's attention plans anew for every shape, at 2 ms a layer, and lengths differ from batch to batch.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     with _quiet():
         if settings.random_seed is not None:
             folder, model = None, _random(settings, base, placement.torch_dtype)

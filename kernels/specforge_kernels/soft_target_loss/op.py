@@ -46,9 +46,11 @@ def soft_target_loss(
 
 
 def chunk_rows(rows: int, vocab: int, cuda: bool) -> int:
-    """Rows of one chunk: equal chunks, as few as the memory bound allows."""
+    """Rows of one chunk, within the memory bound: on a CPU equal chunks, as few as can be."""
     least, elements = (CUDA_CHUNK_ROWS, CUDA_CHUNK_ELEMENTS) if cuda else (CPU_CHUNK_ROWS, CPU_CHUNK_ELEMENTS)
     most = max(least, elements // vocab)
+    if cuda:
+        return max(1, min(rows, most - most % least))  # whole chunks keep their shape from one step to the next
     chunks = max(1, -(-rows // most))
     return max(1, -(-rows // chunks))
 

@@ -44,7 +44,7 @@ def teacher(
     lse_full_U, lse_draft_U = (head_VH.new_empty(rows, dtype=wide) for _ in range(2))
     argmax_U = torch.empty(rows, dtype=torch.int64, device=head_VH.device)
     elements = CUDA_CHUNK_ELEMENTS if head_VH.is_cuda else CPU_CHUNK_ELEMENTS
-    chunk = chunk_rows or max(32, elements // vocab)
+    chunk = chunk_rows or max(32, elements // vocab // 128 * 128)
     chunk = max(1, min(chunk, rows))
     # one set of buffers for all chunks: fresh pages cost as much as a pass over them
     full, shares = head_VH.new_empty(chunk, vocab), head_VH.new_empty(chunk * vocab, dtype=wide)

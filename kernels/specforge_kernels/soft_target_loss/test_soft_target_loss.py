@@ -63,9 +63,11 @@ def test_chunks_do_not_change_the_result(monkeypatch):
 
 
 @pytest.mark.cpu
-def test_gpu_chunks_have_at_least_4096_rows_and_are_even():
-    assert op.chunk_rows(14329, 32000, cuda=True) == 3583  # four even chunks of at most 4194 rows
-    assert op.chunk_rows(100_000, 152_000, cuda=True) == 4000  # 25 of at most 4096
+def test_gpu_chunks_are_of_few_sizes_of_at_least_4096_rows():
+    assert op.chunk_rows(14329, 32000, cuda=True) == 4096
+    assert op.chunk_rows(14330, 16384, cuda=True) == 8192
+    assert op.chunk_rows(100_000, 152_000, cuda=True) == 4096
+    assert op.chunk_rows(0, 152_000, cuda=True) == 1
     assert op.chunk_rows(10, 152_000, cuda=True) == 10
     assert op.chunk_rows(0, 100, cuda=False) == 1
 

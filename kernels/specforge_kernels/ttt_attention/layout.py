@@ -18,17 +18,19 @@ import torch
 class Tiling:
     """How much padding is worth a launch. `query_block`: query slots of a tile, per document.
 
-    A document joins a group while the pairs of padded keys it adds stay under `wasted_share` of the useful ones, or
-    under `wasted_pairs` in all.
+    `multiple`: key and query slots of a document are padded to it, so that few shapes ever occur. A document joins a
+    group while the pairs of padded keys it adds stay under `wasted_share` of the useful ones, or under `wasted_pairs`
+    in all.
     """
 
     query_block: int
     wasted_share: float
     wasted_pairs: int
+    multiple: int
 
 
-CPU_TILING = Tiling(query_block=512, wasted_share=1 / 3, wasted_pairs=1 << 15)
-CUDA_TILING = Tiling(query_block=2048, wasted_share=1 / 3, wasted_pairs=1 << 22)
+CPU_TILING = Tiling(query_block=512, wasted_share=1 / 3, wasted_pairs=1 << 15, multiple=1)
+CUDA_TILING = Tiling(query_block=2048, wasted_share=1 / 3, wasted_pairs=1 << 23, multiple=64)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class KeyLayout:
     """
 
     groups: tuple[Group, ...]
-    query_block: int
+    tiling: Tiling
     slots_S: np.ndarray
     home_C: np.ndarray
     group_D: np.ndarray
@@ -107,7 +109,7 @@ def key_layout(document_C: np.ndarray, position_C: np.ndarray, tiling: Tiling = 
             waste = wasted + longest**2 - length**2
             fits = waste <= max(tiling.wasted_pairs, tiling.wasted_share * (useful + length**2))
         if not groups or not fits:
-            groups.append(Group(0, length))
+            groups.append(Group(0, _padded(length, tiling.multiple)))
             useful, waste = 0, 0
         useful, wasted = useful + length**2, waste
         group_D[document], place_D[document] = len(groups) - 1, groups[-1].documents
@@ -117,12 +119,12 @@ def key_layout(document_C: np.ndarray, position_C: np.ndarray, tiling: Tiling = 
     home_C = start_G[group_C] + place_D[document_C] * width_G[group_C] + position_C
     slots_S = np.zeros(sum(g.documents * g.keys for g in groups), np.int64)
     slots_S[home_C] = np.arange(len(home_C))
-    return KeyLayout(tuple(groups), tiling.query_block, slots_S, home_C, group_D, place_D)
+    return KeyLayout(tuple(groups), tiling, slots_S, home_C, group_D, place_D)
 
 
 def query_layout(keys: KeyLayout, document_Q: np.ndarray, position_Q: np.ndarray) -> Layout:
     """Cut the queries of one step into tiles. Every query's document has keys up to the query's position."""
-    query_block = keys.query_block
+    query_block, multiple = keys.tiling.query_block, keys.tiling.multiple
     order = np.lexsort((position_Q, document_Q))
     counts_D = np.bincount(document_Q, minlength=len(keys.group_D))
     rank_Q = np.empty(len(order), np.int64)
@@ -136,7 +138,11 @@ def query_layout(keys: KeyLayout, document_Q: np.ndarray, position_Q: np.ndarray
     seen_B = np.zeros(int(blocks_G.sum()), np.int64)
     np.maximum.at(seen_B, tile_Q, position_Q + 1)
     tiles = tuple(
-        Tile(group, int(min(query_block, longest_G[group] - block * query_block)), int(seen_B[first_G[group] + block]))
+        Tile(
+            group,
+            min(query_block, _padded(int(longest_G[group]) - block * query_block, multiple)),
+            _padded(int(seen_B[first_G[group] + block]), multiple),
+        )
         for group in range(len(keys.groups))
         for block in range(blocks_G[group])
     )
@@ -146,6 +152,10 @@ def query_layout(keys: KeyLayout, document_Q: np.ndarray, position_Q: np.ndarray
     slots_S, positions_S = np.zeros(sum(sizes), np.int64), np.full(sum(sizes), -1)
     slots_S[home_Q], positions_S[home_Q] = np.arange(len(home_Q)), position_Q
     return Layout(keys.groups, tiles, keys.slots_S, keys.home_C, slots_S, positions_S, home_Q)
+
+
+def _padded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 def _starts(sizes: Any) -> np.ndarray:

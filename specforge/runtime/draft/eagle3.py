@@ -161,10 +161,9 @@ class Eagle3Draft(nn.Module):
         cos, sin = self.rotary(positions_BS)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         keys, values = cache.append(k.transpose(1, 2), v.transpose(1, 2))
-        grouped = settings.num_heads != settings.num_kv_heads
-        attended = F.scaled_dot_product_attention(
-            q.transpose(1, 2), keys, values, attn_mask=visible_BST[:, None], enable_gqa=grouped
-        )
+        # Heads repeated here: with enable_gqa and a mask no fused kernel applies.
+        keys, values = (x.repeat_interleave(settings.num_heads // settings.num_kv_heads, dim=1) for x in (keys, values))
+        attended = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=visible_BST[:, None])
         return self.feedback(layer.finish(hidden_BSH, attended.transpose(1, 2).flatten(2)))
 
 

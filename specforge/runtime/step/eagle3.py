@@ -54,7 +54,7 @@ class Eagle3Step:
         Reduction "tokens" divides by N: sum gradients over micro-steps and ranks. "rows" divides by this micro-step's
         rows and `micro_steps`: sum over micro-steps, average over ranks.
         """
-        host = row_plan(batch.pack, self.settings.ttt_length, batch.tokens_R.is_cuda)
+        host = row_plan(batch.pack, self.settings.ttt_length, cuda=batch.tokens_R.is_cuda)
         if not host.steps:
             return StepResult(self._zero(), dict(zip(SUMS, self._no_sums())))
         rows = host.to(batch.tokens_R.device)
@@ -63,6 +63,7 @@ class Eagle3Step:
         inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
         share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (host.rows * micro_steps)
         weight_W = torch.pow(settings.position_decay, rows.step_W.to(torch.float64)) * share * inside_W
+        weight_W[host.loss :] = 0.0
         states_WH = draft.head_input(self._unroll(rows, batch))
         loss = soft_target_loss(states_WH, draft.lm_head.weight, taught, rows.teacher_W, weight_W, draft.d2t)
         inside_W = inside_W.to(torch.float64)
@@ -72,7 +73,7 @@ class Eagle3Step:
             torch.ones_like(inside_W),
             loss.acceptance_W * inside_W,
         )
-        rows_5W = torch.stack([x.to(torch.float64) for x in (*per_row, inside_W)])
+        rows_5W = torch.stack([x[: host.loss].to(torch.float64) for x in (*per_row, inside_W)])
         sums_5K = self._no_sums()
         for k, part in enumerate(rows_5W.split([s.loss for s in host.steps], dim=1)):
             sums_5K[:, k] = part.sum(1)
@@ -96,8 +97,9 @@ class Eagle3Step:
         if len(rows.context_C) > first:
             kv = slice(heads * width, None)
             rest = torch.addmm(embedded_CH[first:] @ from_embedding[kv].t(), normed_CH[first:], from_hidden[kv].t())
-            key_rest, value_rest = rest.view(-1, 2 * kv_heads, width).split(kv_heads, dim=1)
-            key_CGD = torch.cat([key_CGD, rotate(key_rest, *(t[first:] for t in turn))])
+            rest = rest[: rows.context - first].view(-1, 2 * kv_heads, width)
+            key_rest, value_rest = rest.split(kv_heads, dim=1)
+            key_CGD = torch.cat([key_CGD, rotate(key_rest, *(t[first : rows.context] for t in turn))])
             value_CGD = torch.cat([value_CGD, value_rest])
 
         hidden_QH, states = hidden_CH[:first], []
@@ -115,6 +117,7 @@ class Eagle3Step:
             attended = ttt_attention(query_QND, key_CGD, value_CGD, own_keys, own_values, step.attention)
             hidden_QH = draft.feedback(layer.finish(hidden_QH, attended.flatten(1)))
             states.append(hidden_QH if step.loss_at is None else take(hidden_QH, step.loss_at))
+        states.append(hidden_QH.new_zeros(len(rows.step_W) - rows.loss, hidden_QH.shape[1]))
         return torch.cat(states)
 
     def _rotated(

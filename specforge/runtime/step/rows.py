@@ -6,6 +6,8 @@ Rows up to a document's last kept one also give step 0's keys and values: the co
 Legend: R rows of the pack, C context rows, Q kept rows of step 0, U teacher rows, W loss rows of all steps.
 Context rows are ordered: kept rows first, those kept longest first. So the kept rows of step k are the first ones of
 every step before, and taking them copies nothing.
+On a GPU counts of rows are rounded up to CUDA_MULTIPLE: a matmul of a shape that was not seen before costs the host ten
+times one that was. The rows that this adds are computed and never read, or repeat a row and weigh nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import torch
 from specforge_kernels.ttt_attention import CPU_TILING, CUDA_TILING, Layout, key_layout, query_layout
 
 from specforge.runtime.data.pack import Pack
+
+CUDA_MULTIPLE = 128
 
 
 @attrs.frozen(eq=False)
@@ -42,10 +46,13 @@ class RowPlan:
     `rows`: R, `supervised`: m's count. `context_C`: rows of the pack. `position_C`: inside the document. `token_C`:
     the row whose token is read at step 0. `steps`: as many as have rows, at most K. `last_U`: rows of the target's
     last hidden state, one per teacher row. `teacher_W`: teacher row of each loss row. `step_W`: its TTT step.
+    `context` and `loss`: how many of C and W are not padding.
     """
 
     rows: int
     supervised: int
+    context: int
+    loss: int
     context_C: Any
     position_C: Any
     token_C: Any
@@ -107,27 +114,46 @@ def row_plan(pack: Pack, ttt_length: int, cuda: bool = False) -> RowPlan:
 
     document_C, position_C, last_step_C = document_R[context_C], position_R[context_C], last_step_R[context_C]
     keys = key_layout(document_C, position_C, CUDA_TILING if cuda else CPU_TILING)
-    steps, teacher_W = [], []
+    multiple = CUDA_MULTIPLE if cuda else 1
+    steps, teacher_W, kept = [], [], len(context_C)
     for k in range(ttt_length):
-        kept = int((last_step_C >= k).sum())
-        if kept == 0:
+        needed = int((last_step_C >= k).sum())
+        if needed == 0:
             break
+        kept = min(kept, needed + -needed % multiple)
         at = np.flatnonzero(ahead_KR[k, context_C[:kept]])
         teacher_W.append(teacher_R[context_C[at] + k])
         layout = query_layout(keys, document_C[:kept], position_C[:kept])
-        ahead = place_R[context_C[:kept] + k]
+        ahead = place_R[np.minimum(context_C[:kept] + k, len(document_R) - 1)]
+        if needed < kept:
+            ahead[needed:] = _others(ahead[:needed], steps[0].kept if steps else kept, kept - needed)
         steps.append(StepRows(kept, len(at), ahead, None if len(at) == kept else at, layout))
+    loss = sum(step.loss for step in steps)
     return RowPlan(
         rows=len(document_R),
         supervised=int(supervised_R.sum()),
-        context_C=context_C,
-        position_C=position_C,
-        token_C=context_C + 1,
+        context=len(context_C),
+        loss=loss,
+        context_C=_filled(context_C, multiple),
+        position_C=_filled(position_C, multiple),
+        token_C=_filled(context_C + 1, multiple),
         steps=tuple(steps),
-        last_U=np.flatnonzero(supervised_R) + 1,
-        teacher_W=np.concatenate([np.zeros(0, np.int64), *teacher_W]),
-        step_W=np.repeat(np.arange(len(steps)), [s.loss for s in steps]),
+        last_U=_filled(np.flatnonzero(supervised_R) + 1, multiple),
+        teacher_W=_filled(np.concatenate([np.zeros(0, np.int64), *teacher_W]), multiple),
+        step_W=_filled(np.repeat(np.arange(len(steps)), [s.loss for s in steps]), multiple),
     )
+
+
+def _others(taken: np.ndarray, places: int, count: int) -> np.ndarray:
+    """`count` of the first `places` that are not taken: what rows that nothing reads are given, each its own."""
+    free = np.ones(places, bool)
+    free[taken] = False
+    return np.flatnonzero(free)[:count]
+
+
+def _filled(rows: np.ndarray, multiple: int) -> np.ndarray:
+    """Padded to a multiple by repeating the first row."""
+    return np.concatenate([rows, np.full(-len(rows) % multiple, rows[0])]) if len(rows) % multiple else rows
 
 
 def _ahead(mask_R: np.ndarray, position_R: np.ndarray, length_R: np.ndarray, k: int) -> np.ndarray:

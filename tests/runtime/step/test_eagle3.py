@@ -13,6 +13,7 @@ from toy_eagle3 import Options, batched, draft, made, naive, random_masks, step
 from specforge.runtime.data.batch import Features
 from specforge.runtime.data.pack import Document, Pack
 from specforge.runtime.draft.eagle3 import DraftCache
+from specforge.runtime.step import eagle3, rows
 from specforge.runtime.step.eagle3 import SUMS
 from specforge.runtime.step.rows import row_plan
 
@@ -50,8 +51,13 @@ def assert_same(left, right, tolerance=1e-12):
         torch.testing.assert_close(left[name], right[name], rtol=tolerance, atol=tolerance, msg=name)
 
 
+@pytest.mark.parametrize("multiple", [1, 4, 128])
 @pytest.mark.parametrize("name", CASES)
-def test_equals_the_naive_version_in_float64(name):
+def test_equals_the_naive_version_in_float64(name, multiple, monkeypatch):
+    """With `multiple` above 1: the counts that a GPU rounds up; what is added weighs nothing."""
+    if multiple > 1:
+        monkeypatch.setattr(rows, "CUDA_MULTIPLE", multiple)
+        monkeypatch.setattr(eagle3, "row_plan", lambda pack, steps, cuda: row_plan(pack, steps, cuda=True))
     options, lengths, share = CASES[name]
     pack, features = made(random_masks(lengths, share, options.seed), options.seed)
     assert pack.supervised > 0
