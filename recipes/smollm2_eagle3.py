@@ -11,9 +11,9 @@ recipe = Recipe(
         Capture(chats, target),
         Eagle3(ttt_length=7),
         draft=Draft(vocab_size=8192),
-        learning_rate=1.5e-3,
-        batch_size=2,
-        log_every=5,
+        learning_rate=2e-3,
+        batch_size=1,
+        log_every=10,
     ),
     outputs=[Checkpoint(keep=2), Export("sglang")],
 )

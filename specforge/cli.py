@@ -69,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--limit", type=int, metavar="N", help="read only the first N prompts")
     verb.add_argument("--untrained", action="store_true", help="measure the draft as it was before training")
     verb.add_argument("--device", metavar="D", help="cpu or cuda; default: the device the run was planned for")
+    verb.add_argument(
+        "--dtype", choices=["float32", "bfloat16", "float16"], help="of target and draft; default: planned"
+    )
     verb.add_argument("--json", action="store_true", help="print the report as JSON")
 
     verb = verbs.add_parser("export", help="write a trained draft as an engine loads it")

@@ -20,5 +20,5 @@ for step in untrained 000500 001500 003000 latest; do
     [ "$step" = latest ] && checkpoint=$out/run
     [ -e "$checkpoint" ] || continue
     $specforge eval "$checkpoint" --prompts "$dev" --limit 200 --max-new-tokens 128 --draft-tokens 5 \
-        --batch-size 50 --json $flag >"$out/eval-$step.json"
+        --batch-size 50 --json $flag >"$out/eval-$step.json" || echo "eval $step: exit $?"
 done

@@ -20,12 +20,19 @@ def test_equal_outputs_do_not_differ():
 
 
 @pytest.mark.parametrize(
-    ("gap", "dtype", "near"), [(1.0, "bfloat16", True), (2.0, "bfloat16", False), (1.0, "float32", False)]
+    ("gap", "other", "dtype", "near"),
+    [
+        (1.0, 3.0, "bfloat16", True),
+        (3.0, 1.0, "bfloat16", True),
+        (2.0, 3.0, "bfloat16", False),
+        (1.0, 4.0, "bfloat16", False),
+        (1.0, 3.0, "float32", False),
+    ],
 )
-def test_the_first_difference_counts_and_a_near_tie_needs_a_small_gap_in_bf16(gap, dtype, near):
+def test_the_first_difference_counts_and_a_near_tie_needs_small_gaps_in_bf16(gap, other, dtype, near):
     plain = _decoded([[7, 8], [1, 2, 3]], [[0, 0], [9.0, gap, 0.0]])
-    spec = _decoded([[7, 8], [1, 5, 6]], [[0, 0], [9.0, 3.0, 0.0]])
-    assert compare(plain, spec, dtype) == (Difference(1, 1, gap, 3.0, near),)
+    spec = _decoded([[7, 8], [1, 5, 6]], [[0, 0], [9.0, other, 0.0]])
+    assert compare(plain, spec, dtype) == (Difference(1, 1, gap, other, near),)
 
 
 def test_an_output_that_only_stops_early_is_never_excused():
