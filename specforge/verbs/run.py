@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specforge.plan import Plan, load
+from specforge.plan import Plan, PlanError, load
 from specforge.runtime.run import Result, run
 from specforge.verbs.compile import compiled
 
@@ -25,7 +25,10 @@ def _plan(args: argparse.Namespace) -> Plan:
         text = Path(args.recipe).read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{args.recipe} cannot be read: {error.strerror}") from None
-    return load(text)
+    try:
+        return load(text)
+    except PlanError as error:
+        raise ValueError(f"{args.recipe} is not a plan that runs: {error}") from None
 
 
 def _summary(result: Result) -> str:

@@ -1,6 +1,6 @@
 """In: a dated folder of results. Out: acceptance.png beside them: accuracy while training, acceptance length by step.
 
-    python plot.py 2026-12-01     # needs matplotlib
+python plot.py 2026-12-01     # needs matplotlib
 """
 
 import json
