@@ -58,7 +58,7 @@ class SourceSettings:
     """A source of documents. `kind`: "conversations" or "prompts". `path` is relative to the plan's base.
 
     `max_length`: tokens a document keeps (right-truncated). `max_rows`: rows read from the file, None for all.
-    `chat_template`: None for the tokenizer's own, else Jinja text.
+    `chat_template`: None for the tokenizer's own, else Jinja text. `strict`: a row with a fault stops the run.
     """
 
     kind: str
@@ -66,6 +66,7 @@ class SourceSettings:
     max_length: int
     max_rows: int | None
     chat_template: str | None
+    strict: bool
 
 
 @attrs.frozen

@@ -88,7 +88,7 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     spec = node.spec
     if node.kind in ("conversations", "prompts"):
         template = facts.world.templates.get(getattr(spec, "chat_template", None) or "")
-        return SourceSettings(node.kind, spec.path, spec.max_length, spec.max_rows, template)
+        return SourceSettings(node.kind, spec.path, spec.max_length, spec.max_rows, template, spec.strict)
     if node.kind == "capture":
         given = {f.name: f for f in graph.features(node.name)}
         documents = facts.capture_documents

@@ -134,7 +134,8 @@ def _settings(op: Op) -> str:
     s = op.settings
     if isinstance(s, SourceSettings):
         rows = "all rows" if s.max_rows is None else f"first {s.max_rows} rows"
-        return f"{s.path}, {rows}, cut at {s.max_length} tokens"
+        strict = ", strict" if s.strict else ""
+        return f"{s.path}, {rows}, cut at {s.max_length} tokens{strict}"
     if isinstance(s, CaptureSettings):
         layers = ", ".join(map(str, s.layers))
         return f"forward of {s.batch_documents} documents, hooks on layers {layers} and the final norm"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specforge.dsl.node import field, node
-from specforge.dsl.rule import text, whole
+from specforge.dsl.rule import flag, text, whole
 
 
 @node
@@ -12,25 +12,28 @@ class Conversations:
 
     `path`: JSONL or a JSON array (also .gz), with OpenAI messages or ShareGPT turns; relative to the recipe.
     `max_length`: tokens of one document; longer ones are cut at the right. `max_rows`: rows read, None for all.
-    `chat_template`: path of a Jinja file used instead of the tokenizer's own.
+    `chat_template`: path of a Jinja file used instead of the tokenizer's own. `strict`: a row that cannot be used stops
+    the run; else it is dropped, and the report counts it.
     """
 
     path: str = field(text("the path of a JSONL file"))
     max_length: int = field(whole(2), default=2048)
     max_rows: int | None = field(whole(), default=None, optional=True)
     chat_template: str | None = field(text("the path of a Jinja file"), default=None, optional=True)
+    strict: bool = field(flag(), default=False)
 
 
 @node
 class Prompts:
     """Rows that are tokenised already: JSONL with `input_ids` and `loss_mask` (0 or 1) of equal length.
 
-    `path`, `max_length` and `max_rows` as for Conversations.
+    `path`, `max_length`, `max_rows` and `strict` as for Conversations.
     """
 
     path: str = field(text("the path of a JSONL file"))
     max_length: int = field(whole(2), default=2048)
     max_rows: int | None = field(whole(), default=None, optional=True)
+    strict: bool = field(flag(), default=False)
 
 
 Source = Conversations | Prompts

@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from specforge.compiler import compile, load
+from specforge.compiler.show import text
 from specforge.plan import SCHEMA, PlanError, dump
 from specforge.plan import load as load_plan
 
@@ -29,6 +30,14 @@ def test_load_gives_the_dumped_plan_back(plan):
 def test_every_option_survives(write, train):
     plan = compile(load(write(train, rest='evaluate=[Evaluate(Prompts("heldout.jsonl", max_length=8))]')))
     assert load_plan(dump(plan)) == plan
+
+
+def test_a_source_is_strict_where_it_says_so(write):
+    path = write()
+    assert not compile(load(path)).op("prompts").settings.strict
+    strict = compile(load(path, ("train.features.source.strict=True",)))
+    assert strict.op("prompts").settings.strict
+    assert "cut at 32 tokens, strict" in text(strict)
 
 
 def test_a_chat_template_travels_as_text(write, tmp_path):

@@ -12,7 +12,8 @@ from specforge.plan import CONVERTER, Plan
 from specforge.runtime.checkpoint.state import CheckpointError
 
 # What may change when a run is resumed: where and how often something is written, what is exported, and texts and
-# estimates that follow from the rest. `max_steps` may grow where `schedule_steps` is given, and so stays the same.
+# estimates that follow from the rest; `strict`, which stops a run or changes nothing. `max_steps` may grow where
+# `schedule_steps` is given, and so stays the same.
 FREE = (
     "base",
     "recipe",
@@ -24,6 +25,7 @@ FREE = (
     "device.*",
     "export_keys*",
     "roles.*.ops.*.settings.log_every",
+    "roles.*.ops.*.settings.strict",
     "roles.*.ops.*.settings.nonfinite_budget",
 )
 FREE_KINDS = ("CheckpointSettings", "EvaluateSettings.every", "ExportSettings")

@@ -42,7 +42,7 @@ class Preparation:
         inputs = {
             "format": FORMAT,
             "file": _file_digest(self.base / source.path),
-            "source": {k: v for k, v in attrs.asdict(source).items() if k not in ("path", "chat_template")},
+            "source": {k: v for k, v in attrs.asdict(source).items() if k not in ("path", "chat_template", "strict")},
             "tokenizer": self._tokenizer() if source.kind == "conversations" else None,
             "vocab_size": self.vocab_size,
         }
@@ -68,7 +68,7 @@ def prepared(preparation: Preparation, folder: Path) -> Prepared:
     key = preparation.key
     path = folder / f"{key}.safetensors"
     found = _load(path)
-    if found is not None:
+    if found is not None and not (preparation.source.strict and found.report.dropped):
         return attrs.evolve(found, report=attrs.evolve(found.report, path=preparation.source.path))
     p = preparation
     made = prepare(p.source, p.base, p.tokenizer, p.vocab_size)

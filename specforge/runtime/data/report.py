@@ -70,13 +70,19 @@ def _line(dropped: Dropped) -> str:
 
 
 class Tally:
-    """Counts dropped rows by reason while a file is read."""
+    """Counts dropped rows of `path` by reason while it is read. With `strict` no row may be dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str, strict: bool) -> None:
+        self._path, self._strict = path, strict
         self._dropped: dict[str, Dropped] = {}
 
     def drop(self, number: int, reason: str, detail: str = "") -> None:
-        """Count row `number` under `reason`."""
+        """Count row `number` under `reason`. Raises ValueError where `strict` is set."""
+        if self._strict:
+            raise ValueError(
+                f"{self._path}: row {number}: {reason}{f': {detail}' if detail else ''}; "
+                "correct the row or take it out, or set strict=False, which drops and counts such rows"
+            )
         old = self._dropped.get(reason, Dropped(reason, 0, (), detail))
         rows = (*old.rows, number)[:SHOWN_ROWS]
         self._dropped[reason] = attrs.evolve(old, count=old.count + 1, rows=rows)

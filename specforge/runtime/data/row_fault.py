@@ -1,4 +1,4 @@
-"""In: a reason and a detail. Out: `RowFault`, what is wrong with one row: counted, never the end of a preparation."""
+"""In: a reason and a detail. Out: `RowFault`, a fault of one row: counted, or the end of a strict preparation."""
 
 from __future__ import annotations
 

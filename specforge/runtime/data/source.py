@@ -52,11 +52,12 @@ class _Tokenised:
 def prepare(source: SourceSettings, base: Path, tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Prepared:
     """Read, tokenise, mask and truncate every row of a source; rows with a fault are dropped and counted by reason.
 
+    With `source.strict` the first one found raises ValueError instead.
     `tokenizer` is needed by kind "conversations" only; `vocab_size` is the target's. Raises ValueError where the file
     cannot be read, where it has no rows, and where no row is left: that error shows a rendered row and its mask.
     """
     path = base / source.path
-    tally, documents, numbers, read, truncated = Tally(), [], [], 0, 0
+    tally, documents, numbers, read, truncated = Tally(source.path, source.strict), [], [], 0, 0
     first: Row | None = None
     shown: _Tokenised | None = None
 

@@ -26,6 +26,14 @@ def test_what_only_decides_when_something_is_written_may_change(toy):
     assert paths(toy.plan(), attrs.evolve(toy.plan(), base="/elsewhere", recipe="r.py", output_dir="other")) == []
 
 
+def test_strictness_may_change(toy):
+    old = toy.plan()
+    (role,) = old.roles
+    strict = attrs.evolve(role.ops[0], settings=attrs.evolve(role.ops[0].settings, strict=True))
+    new = attrs.evolve(old, roles=(attrs.evolve(role, ops=(strict, *role.ops[1:])),))
+    assert paths(old, new) == []
+
+
 def test_changed_fields_are_named_with_both_values(toy):
     new = attrs.evolve(toy.plan(train={"learning_rate": 1e-2, "batch_documents": 3}), seed=8)
     found = compare_plans(toy.plan(), new)

@@ -18,7 +18,7 @@ TURNS = [{"role": "user", "content": "hi you"}, {"role": "assistant", "content":
 @pytest.fixture
 def preparation(write_rows, templates, tokenizer):
     path = write_rows([{"messages": TURNS}, {"messages": []}, {"messages": TURNS, "finished": [False]}])
-    source = SourceSettings("conversations", path.name, 1000, None, templates["chatml"])
+    source = SourceSettings("conversations", path.name, 1000, None, templates["chatml"], False)
     return Preparation(source, path.parent, tokenizer, 300)
 
 
@@ -93,6 +93,22 @@ def test_the_kind_and_the_format_of_the_code_are_in_the_key(preparation, monkeyp
     old = preparation.key
     monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
     assert preparation.key != old
+
+
+def test_strictness_is_not_in_the_key_and_a_kept_preparation_with_faults_does_not_hide_them(preparation, tmp_path):
+    strict = attrs.evolve(preparation, source=attrs.evolve(preparation.source, strict=True))
+    assert strict.key == preparation.key
+    cache.prepared(preparation, tmp_path / "cache")
+    with pytest.raises(ValueError, match="row 2: empty row"):
+        cache.prepared(strict, tmp_path / "cache")
+
+
+def test_a_strict_source_without_faults_comes_from_disk(preparation, write_rows, tmp_path, monkeypatch):
+    write_rows([{"messages": TURNS}])
+    first = cache.prepared(preparation, tmp_path / "cache")
+    monkeypatch.setattr(cache, "prepare", None)
+    strict = attrs.evolve(preparation, source=attrs.evolve(preparation.source, strict=True))
+    assert_same(cache.prepared(strict, tmp_path / "cache"), first)
 
 
 @pytest.mark.parametrize("damage", [b"", b"junk", None])

@@ -8,6 +8,7 @@ import pytest
 from tokenizers import processors
 
 from specforge.runtime.data.report import Report
+from specforge.runtime.data.row_fault import RowFault
 from specforge.runtime.data.source import prepare
 from specforge.settings import SourceSettings
 
@@ -26,7 +27,7 @@ def prepared(write_rows, templates, tokenizer):
     def run(rows, template="chatml", **changes):
         path = write_rows(rows)
         kind = "prompts" if template is None else "conversations"
-        settings = SourceSettings(kind, path.name, 1000, None, templates.get(template))
+        settings = SourceSettings(kind, path.name, 1000, None, templates.get(template), False)
         vocab_size = changes.pop("vocab_size", VOCAB)
         tokens_by = changes.pop("tokenizer", None if template is None else tokenizer)
         return prepare(attrs.evolve(settings, **changes), path.parent, tokens_by, vocab_size)
@@ -66,6 +67,29 @@ def test_faults_are_counted_by_reason_with_the_first_rows(prepared):
     assert "dropped 5: begins with assistant (rows 1, 3, 4, ...)" in report.text()
     assert "dropped 1: repeated role (row 9): two user turns in a row" in report.text()
     assert Report.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+
+
+@pytest.mark.parametrize(
+    ("rows", "template", "changes", "said"),
+    [
+        ([GOOD, {"messages": [USER, USER, REPLY]}], "chatml", {}, "row 2: repeated role: two user turns in a row; "),
+        ([GOOD, {"messages": [REPLY]}], "chatml", {}, "row 2: begins with assistant; correct the row"),
+        ([GOOD], "chatml", {"max_length": 9}, "row 1: no supervised tokens left by max_length: "),
+        ([GOOD], "chatml", {"vocab_size": 50}, "row 1: token id outside the vocabulary: "),
+        ([{"input_ids": [1, 2], "loss_mask": [1]}], None, {}, "row 1: lengths differ: 2 input_ids, 1 loss_mask; "),
+    ],
+)
+def test_a_strict_source_stops_at_a_fault_with_row_and_reason(prepared, rows, template, changes, said):
+    with pytest.raises(ValueError, match="or set strict=False") as caught:
+        prepared(rows, template, strict=True, **changes)
+    assert str(caught.value).startswith(f"rows.jsonl: {said}")
+    assert not isinstance(caught.value, RowFault)
+
+
+def test_a_strict_source_without_faults_is_as_any_other(prepared):
+    (strict,), (other,) = prepared([GOOD], strict=True).documents, prepared([GOOD]).documents
+    assert strict.tokens.tolist() == other.tokens.tolist()
+    assert strict.loss_mask.tolist() == other.loss_mask.tolist()
 
 
 def test_one_row_that_the_template_refuses_costs_that_row_only(prepared):
