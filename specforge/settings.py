@@ -59,6 +59,7 @@ class SourceSettings:
 
     `max_length`: tokens a document keeps (right-truncated). `max_rows`: rows read from the file, None for all.
     `chat_template`: None for the tokenizer's own, else Jinja text. `strict`: a row with a fault stops the run.
+    `last_turn_only`: only the last assistant turn of a conversation is supervised.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class SourceSettings:
     max_rows: int | None
     chat_template: str | None
     strict: bool
+    last_turn_only: bool
 
 
 @attrs.frozen

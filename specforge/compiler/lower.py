@@ -88,7 +88,8 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     spec = node.spec
     if node.kind in ("conversations", "prompts"):
         template = facts.world.templates.get(getattr(spec, "chat_template", None) or "")
-        return SourceSettings(node.kind, spec.path, spec.max_length, spec.max_rows, template, spec.strict)
+        last = getattr(spec, "last_turn_only", False)
+        return SourceSettings(node.kind, spec.path, spec.max_length, spec.max_rows, template, spec.strict, last)
     if node.kind == "capture":
         given = {f.name: f for f in graph.features(node.name)}
         documents = facts.capture_documents

@@ -134,8 +134,8 @@ def _settings(op: Op) -> str:
     s = op.settings
     if isinstance(s, SourceSettings):
         rows = "all rows" if s.max_rows is None else f"first {s.max_rows} rows"
-        strict = ", strict" if s.strict else ""
-        return f"{s.path}, {rows}, cut at {s.max_length} tokens{strict}"
+        last = ", last turn only" if s.last_turn_only else ""
+        return f"{s.path}, {rows}, cut at {s.max_length} tokens{last}{', strict' if s.strict else ''}"
     if isinstance(s, CaptureSettings):
         layers = ", ".join(map(str, s.layers))
         return f"forward of {s.batch_documents} documents, hooks on layers {layers} and the final norm"

@@ -13,7 +13,8 @@ class Conversations:
     `path`: JSONL or a JSON array (also .gz), with OpenAI messages or ShareGPT turns; relative to the recipe.
     `max_length`: tokens of one document; longer ones are cut at the right. `max_rows`: rows read, None for all.
     `chat_template`: path of a Jinja file used instead of the tokenizer's own. `strict`: a row that cannot be used stops
-    the run; else it is dropped, and the report counts it.
+    the run; else it is dropped, and the report counts it. `last_turn_only`: of several assistant turns only the last is
+    supervised, for chats whose earlier replies are of another model, or that a template renders without their thinking.
     """
 
     path: str = field(text("the path of a JSONL file"))
@@ -21,6 +22,7 @@ class Conversations:
     max_rows: int | None = field(whole(), default=None, optional=True)
     chat_template: str | None = field(text("the path of a Jinja file"), default=None, optional=True)
     strict: bool = field(flag(), default=False)
+    last_turn_only: bool = field(flag(), default=False)
 
 
 @node

@@ -40,6 +40,15 @@ def test_a_source_is_strict_where_it_says_so(write):
     assert "cut at 32 tokens, strict" in text(strict)
 
 
+def test_a_source_of_chats_takes_the_last_turn_only_where_it_says_so(write):
+    path = write()
+    path.write_text(path.read_text().replace("random_weights=True", "").replace("Prompts(", "Conversations("))
+    assert not compile(load(path)).op("conversations").settings.last_turn_only
+    last = compile(load(path, ("train.features.source.last_turn_only=True",)))
+    assert last.op("conversations").settings.last_turn_only
+    assert "cut at 32 tokens, last turn only" in text(last)
+
+
 def test_a_chat_template_travels_as_text(write, tmp_path):
     path = write()
     (tmp_path / "chat.jinja").write_text("{{ messages }}")

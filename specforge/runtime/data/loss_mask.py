@@ -36,22 +36,27 @@ class _Turn:
     end: int
 
 
-def render(conversation: Conversation, template: ChatTemplate) -> Rendered:
-    """Render a conversation and find its supervised spans.
+def render(conversation: Conversation, template: ChatTemplate, last_turn_only: bool = False) -> Rendered:
+    """Render a conversation and find its supervised spans: all its replies, or the last only.
 
     From generation markers where they give a sane mask (neither nothing nor everything, one span a reply), else from
-    growing prefixes, each of which must be a prefix of the whole. Raises RowFault where neither tells.
+    growing prefixes, each of which must be a prefix of the whole. Raises RowFault where neither tells. With
+    `last_turn_only` nothing is asked of the earlier replies: a template may render them otherwise.
     """
     for number, message in enumerate(conversation.messages, start=1):
         found = template.control.search(message["content"] + message.get("reasoning_content", ""))
         if found:  # it would become a real control token, and with it a turn that nobody took
             raise RowFault("control token in a message", f"turn {number} holds {found[0]!r}")
     text = template.render(conversation.messages, conversation.tools)
+    taken = slice(-1, None) if last_turn_only else slice(None)
     turns = _marked(conversation, template, text) if template.has_markers else None
     tells_end = turns is not None
     if turns is None:
-        turns = [_by_prefix(conversation, template, text, i) for i in conversation.replies]
-    ends = [_end(text, turn, finished, keep_tail=tells_end) for turn, finished in zip(turns, conversation.finished)]
+        turns = [_by_prefix(conversation, template, text, i) for i in conversation.replies[taken]]
+    else:
+        turns = turns[taken]
+    finished = conversation.finished[taken]
+    ends = [_end(text, turn, whole, keep_tail=tells_end) for turn, whole in zip(turns, finished)]
     return Rendered(text, tuple((turn.start, end) for turn, end in zip(turns, ends)))
 
 

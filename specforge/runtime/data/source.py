@@ -70,7 +70,9 @@ def prepare(source: SourceSettings, base: Path, tokenizer: PreTrainedTokenizerBa
     if source.kind == "conversations":
         if tokenizer is None:
             raise ValueError(f"{source.path}: conversations need the target's tokenizer, and there is none")
-        tokenised = _conversations(counted(), ChatTemplate(tokenizer, source.chat_template), tally)
+        template = ChatTemplate(tokenizer, source.chat_template)
+        rendered = _rendered(counted(), template, source.last_turn_only, tally)
+        tokenised = _conversations(rendered, tokenizer)
     else:
         tokenised = _prompts(counted(), vocab_size, tally)
     for row in tokenised:
@@ -111,11 +113,12 @@ def _prompts(rows: Iterable[Row], vocab_size: int, tally: Tally) -> Iterator[_To
             tally.drop(row.number, fault.reason, fault.detail)
 
 
-def _conversations(rows: Iterable[Row], template: ChatTemplate, tally: Tally) -> Iterator[_Tokenised]:
-    rendered = _rendered(rows, template, tally)
+def _conversations(
+    rendered: Iterator[tuple[int, Rendered]], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[_Tokenised]:
     while some := list(itertools.islice(rendered, TOKENISE_ROWS)):
         texts = [text.text for _, text in some]
-        encoded = template.tokenizer(
+        encoded = tokenizer(
             texts,
             add_special_tokens=False,
             return_offsets_mapping=True,
@@ -128,10 +131,12 @@ def _conversations(rows: Iterable[Row], template: ChatTemplate, tally: Tally) ->
             yield _Tokenised(number, np.array(ids, np.int32), mask_T, text.text)
 
 
-def _rendered(rows: Iterable[Row], template: ChatTemplate, tally: Tally) -> Iterator[tuple[int, Rendered]]:
+def _rendered(
+    rows: Iterable[Row], template: ChatTemplate, last_turn_only: bool, tally: Tally
+) -> Iterator[tuple[int, Rendered]]:
     for row in rows:
         try:
-            yield row.number, render(conversation(row.value), template)
+            yield row.number, render(conversation(row.value), template, last_turn_only)
         except RowFault as fault:
             tally.drop(row.number, fault.reason, fault.detail)
 

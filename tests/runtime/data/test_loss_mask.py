@@ -22,8 +22,8 @@ TWO = {
 END = "<|im_end|>"
 
 
-def supervised(row, template_text, tokenizer):
-    made = render(conversation(row), ChatTemplate(tokenizer, template_text))
+def supervised(row, template_text, tokenizer, last_turn_only=False):
+    made = render(conversation(row), ChatTemplate(tokenizer, template_text), last_turn_only)
     return [made.text[start:end] for start, end in made.spans]
 
 
@@ -47,6 +47,21 @@ CASES = [
 def test_replies_with_their_end_of_turn_and_nothing_else(name, expected, templates, tokenizer):
     assert supervised(TWO, templates[name], tokenizer) == expected
     assert supervised(ONE, templates[name], tokenizer) == [expected[0].replace(END, expected[1][5:].strip() or END)]
+
+
+@pytest.mark.parametrize(("name", "expected"), CASES)
+def test_the_last_reply_alone(name, expected, templates, tokenizer):
+    assert supervised(TWO, templates[name], tokenizer, last_turn_only=True) == expected[1:]
+    goes_on = {"messages": [*TWO["messages"], {"role": "user", "content": "ho"}]}
+    every = supervised(goes_on, templates[name], tokenizer)
+    assert supervised(goes_on, templates[name], tokenizer, last_turn_only=True) == every[-1:]
+
+
+@pytest.mark.parametrize("name", ["chatml", "marked"])
+def test_whether_the_last_reply_was_cut_is_its_own(name, templates, tokenizer):
+    row = {**TWO, "finished": [True, False]}
+    assert supervised(row, templates[name], tokenizer, last_turn_only=True) == ["hi ho"]
+    assert supervised({**TWO, "finished": [False, True]}, templates[name], tokenizer, last_turn_only=True) != ["hi ho"]
 
 
 def test_a_template_that_writes_no_header_gives_the_reply_alone(templates, tokenizer):
@@ -111,6 +126,8 @@ def test_reasoning_that_only_a_last_turn_shows_is_a_fault_of_the_row(templates, 
     ]
     thinking["messages"][2] = {**TWO["messages"][2], "reasoning_content": "hm"}
     assert fault(thinking, templates["last_reasoning"], tokenizer).reason == "prefix is not in the full rendering"
+    last = supervised(thinking, templates["last_reasoning"], tokenizer, last_turn_only=True)
+    assert last == [f"<think>so</think>hi ho{END}"]
 
 
 def test_a_reply_that_the_template_leaves_out_is_not_found_in_another_turn(templates, tokenizer):

@@ -27,7 +27,7 @@ def prepared(write_rows, templates, tokenizer):
     def run(rows, template="chatml", **changes):
         path = write_rows(rows)
         kind = "prompts" if template is None else "conversations"
-        settings = SourceSettings(kind, path.name, 1000, None, templates.get(template), False)
+        settings = SourceSettings(kind, path.name, 1000, None, templates.get(template), False, False)
         vocab_size = changes.pop("vocab_size", VOCAB)
         tokens_by = changes.pop("tokenizer", None if template is None else tokenizer)
         return prepare(attrs.evolve(settings, **changes), path.parent, tokens_by, vocab_size)
@@ -67,6 +67,15 @@ def test_faults_are_counted_by_reason_with_the_first_rows(prepared):
     assert "dropped 5: begins with assistant (rows 1, 3, 4, ...)" in report.text()
     assert "dropped 1: repeated role (row 9): two user turns in a row" in report.text()
     assert Report.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+
+
+def test_only_the_last_turn_is_supervised_where_it_is_asked_for(prepared, tokenizer):
+    turns = [USER, REPLY, USER, {"role": "assistant", "content": "hi ho"}]
+    (last,) = prepared([{"messages": turns}], last_turn_only=True).documents
+    (every,) = prepared([{"messages": turns}]).documents
+    assert last.tokens.tolist() == every.tokens.tolist()
+    assert tokenizer.decode(every.tokens[every.loss_mask]) == "ho. end<|im_end|>hi ho<|im_end|>"
+    assert tokenizer.decode(last.tokens[last.loss_mask]) == "hi ho<|im_end|>"
 
 
 @pytest.mark.parametrize(
