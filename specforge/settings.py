@@ -59,7 +59,8 @@ class SourceSettings:
 
     `max_length`: tokens a document keeps (right-truncated). `max_rows`: rows read from the file, None for all.
     `chat_template`: None for the tokenizer's own, else Jinja text. `strict`: a row with a fault stops the run.
-    `last_turn_only`: only the last assistant turn of a conversation is supervised.
+    `last_turn_only`: only the last assistant turn of a conversation is supervised. `preformatted`: rows hold
+    text that the chat template has rendered already.
     """
 
     kind: str
@@ -69,6 +70,7 @@ class SourceSettings:
     chat_template: str | None
     strict: bool
     last_turn_only: bool
+    preformatted: bool
 
 
 @attrs.frozen

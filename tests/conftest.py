@@ -184,7 +184,9 @@ class Toy:
         )
 
     def _source(self, name: str, path: str) -> Op:
-        return Op(name, "prompts", (), (_port("rows"),), SourceSettings("prompts", path, 24, None, None, False, False))
+        return Op(
+            name, "prompts", (), (_port("rows"),), SourceSettings("prompts", path, 24, None, None, False, False, False)
+        )
 
     def _file(self, name: str, use: str) -> DataFile:
         content = (self.base / name).read_bytes()

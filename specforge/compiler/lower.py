@@ -88,8 +88,16 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     spec = node.spec
     if node.kind in ("conversations", "prompts"):
         template = facts.world.templates.get(getattr(spec, "chat_template", None) or "")
-        last = getattr(spec, "last_turn_only", False)
-        return SourceSettings(node.kind, spec.path, spec.max_length, spec.max_rows, template, spec.strict, last)
+        return SourceSettings(
+            kind=node.kind,
+            path=spec.path,
+            max_length=spec.max_length,
+            max_rows=spec.max_rows,
+            chat_template=template,
+            strict=spec.strict,
+            last_turn_only=getattr(spec, "last_turn_only", False),
+            preformatted=getattr(spec, "preformatted", False),
+        )
     if node.kind == "capture":
         given = {f.name: f for f in graph.features(node.name)}
         documents = facts.capture_documents

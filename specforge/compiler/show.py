@@ -134,6 +134,7 @@ def _settings(op: Op) -> str:
     s = op.settings
     if isinstance(s, SourceSettings):
         rows = "all rows" if s.max_rows is None else f"first {s.max_rows} rows"
+        rows += " of rendered text" if s.preformatted else ""
         last = ", last turn only" if s.last_turn_only else ""
         return f"{s.path}, {rows}, cut at {s.max_length} tokens{last}{', strict' if s.strict else ''}"
     if isinstance(s, CaptureSettings):

@@ -15,6 +15,8 @@ class Conversations:
     `chat_template`: path of a Jinja file used instead of the tokenizer's own. `strict`: a row that cannot be used stops
     the run; else it is dropped, and the report counts it. `last_turn_only`: of several assistant turns only the last is
     supervised, for chats whose earlier replies are of another model, or that a template renders without their thinking.
+    `preformatted`: rows are {"text": ...}, rendered by this chat template already and tokenised as they stand; what
+    stands between the template's reply header and its end of turn is supervised.
     """
 
     path: str = field(text("the path of a JSONL file"))
@@ -23,6 +25,7 @@ class Conversations:
     chat_template: str | None = field(text("the path of a Jinja file"), default=None, optional=True)
     strict: bool = field(flag(), default=False)
     last_turn_only: bool = field(flag(), default=False)
+    preformatted: bool = field(flag(), default=False)
 
 
 @node

@@ -40,13 +40,16 @@ def test_a_source_is_strict_where_it_says_so(write):
     assert "cut at 32 tokens, strict" in text(strict)
 
 
-def test_a_source_of_chats_takes_the_last_turn_only_where_it_says_so(write):
+def test_a_source_of_chats_says_what_its_rows_are_and_what_is_supervised(write):
     path = write()
     path.write_text(path.read_text().replace("random_weights=True", "").replace("Prompts(", "Conversations("))
     assert not compile(load(path)).op("conversations").settings.last_turn_only
     last = compile(load(path, ("train.features.source.last_turn_only=True",)))
     assert last.op("conversations").settings.last_turn_only
     assert "cut at 32 tokens, last turn only" in text(last)
+    rendered = compile(load(path, ("train.features.source.preformatted=True",)))
+    assert rendered.op("conversations").settings.preformatted
+    assert "all rows of rendered text, cut" in text(rendered)
 
 
 def test_a_chat_template_travels_as_text(write, tmp_path):

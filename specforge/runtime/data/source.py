@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -18,6 +19,7 @@ from specforge.runtime.data.chat_template import ChatTemplate
 from specforge.runtime.data.conversation import conversation
 from specforge.runtime.data.loss_mask import Rendered, render, token_mask
 from specforge.runtime.data.pack import Document
+from specforge.runtime.data.preformatted import preformatted, reply_marks
 from specforge.runtime.data.prompts import prompt
 from specforge.runtime.data.report import Report, Tally
 from specforge.runtime.data.row_fault import RowFault
@@ -71,7 +73,7 @@ def prepare(source: SourceSettings, base: Path, tokenizer: PreTrainedTokenizerBa
         if tokenizer is None:
             raise ValueError(f"{source.path}: conversations need the target's tokenizer, and there is none")
         template = ChatTemplate(tokenizer, source.chat_template)
-        rendered = _rendered(counted(), template, source.last_turn_only, tally)
+        rendered = _rendered(counted(), _renderer(source, template), tally)
         tokenised = _conversations(rendered, tokenizer)
     else:
         tokenised = _prompts(counted(), vocab_size, tally)
@@ -131,12 +133,19 @@ def _conversations(
             yield _Tokenised(number, np.array(ids, np.int32), mask_T, text.text)
 
 
-def _rendered(
-    rows: Iterable[Row], template: ChatTemplate, last_turn_only: bool, tally: Tally
-) -> Iterator[tuple[int, Rendered]]:
+def _renderer(source: SourceSettings, template: ChatTemplate) -> Callable[[Any], Rendered]:
+    """What makes text and supervised spans of a row."""
+    last = source.last_turn_only
+    if source.preformatted:
+        marks = reply_marks(template)
+        return lambda value: preformatted(value, marks, last)
+    return lambda value: render(conversation(value), template, last)
+
+
+def _rendered(rows: Iterable[Row], renderer: Callable[[Any], Rendered], tally: Tally) -> Iterator[tuple[int, Rendered]]:
     for row in rows:
         try:
-            yield row.number, render(conversation(row.value), template, last_turn_only)
+            yield row.number, renderer(row.value)
         except RowFault as fault:
             tally.drop(row.number, fault.reason, fault.detail)
 
@@ -164,6 +173,8 @@ def _fix(source: SourceSettings, reason: str) -> str:
         return "use the tokenizer (or the token ids) of this target"
     if source.kind == "prompts":
         return 'give every row "input_ids" and "loss_mask": lists of integers of one length, with ones in the mask'
+    if source.preformatted:
+        return 'rows are {"text": ...}, rendered by this chat template; leave preformatted out for rows of turns'
     if reason in ("template raised", UNSUPERVISED) or reason.startswith("prefix"):
         return "give a chat template that renders these turns, with generation markers: chat_template='...'"
     return (

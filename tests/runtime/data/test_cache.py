@@ -18,7 +18,7 @@ TURNS = [{"role": "user", "content": "hi you"}, {"role": "assistant", "content":
 @pytest.fixture
 def preparation(write_rows, templates, tokenizer):
     path = write_rows([{"messages": TURNS}, {"messages": []}, {"messages": TURNS, "finished": [False]}])
-    source = SourceSettings("conversations", path.name, 1000, None, templates["chatml"], False, False)
+    source = SourceSettings("conversations", path.name, 1000, None, templates["chatml"], False, False, False)
     return Preparation(source, path.parent, tokenizer, 300)
 
 
@@ -63,7 +63,13 @@ def changed(preparation, what, templates, kinds):
         return attrs.evolve(preparation, tokenizer=kinds["trimmed"])
     if what == "vocab_size":
         return attrs.evolve(preparation, vocab_size=301)
-    value = {"max_length": 50, "max_rows": 2, "chat_template": templates["marked"], "last_turn_only": True}[what]
+    value = {
+        "max_length": 50,
+        "max_rows": 2,
+        "chat_template": templates["marked"],
+        "last_turn_only": True,
+        "preformatted": True,
+    }[what]
     return attrs.evolve(preparation, source=attrs.evolve(source, **{what: value}))
 
 
@@ -76,6 +82,7 @@ CHANGES = [
     "max_rows",
     "chat_template",
     "last_turn_only",
+    "preformatted",
 ]
 
 

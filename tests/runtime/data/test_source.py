@@ -27,7 +27,7 @@ def prepared(write_rows, templates, tokenizer):
     def run(rows, template="chatml", **changes):
         path = write_rows(rows)
         kind = "prompts" if template is None else "conversations"
-        settings = SourceSettings(kind, path.name, 1000, None, templates.get(template), False, False)
+        settings = SourceSettings(kind, path.name, 1000, None, templates.get(template), False, False, False)
         vocab_size = changes.pop("vocab_size", VOCAB)
         tokens_by = changes.pop("tokenizer", None if template is None else tokenizer)
         return prepare(attrs.evolve(settings, **changes), path.parent, tokens_by, vocab_size)
@@ -67,6 +67,23 @@ def test_faults_are_counted_by_reason_with_the_first_rows(prepared):
     assert "dropped 5: begins with assistant (rows 1, 3, 4, ...)" in report.text()
     assert "dropped 1: repeated role (row 9): two user turns in a row" in report.text()
     assert Report.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+
+
+@pytest.mark.parametrize("template", ["chatml", "llama3", "marked_content", "plain_text", "empty_thinking"])
+@pytest.mark.parametrize("last", [False, True])
+def test_preformatted_text_gives_the_documents_of_its_turns(prepared, tokenizer, templates, template, last):
+    turns = [USER, REPLY, USER, {"role": "assistant", "content": "hi ho"}]
+    text = tokenizer.apply_chat_template(turns, chat_template=templates[template], tokenize=False)
+    (made,) = prepared([{"text": text}], template, preformatted=True, last_turn_only=last).documents
+    (turned,) = prepared([{"messages": turns}], template, last_turn_only=last).documents
+    assert made.tokens.tolist() == turned.tokens.tolist()
+    assert made.loss_mask.tolist() == turned.loss_mask.tolist()
+
+
+def test_rows_of_turns_are_no_preformatted_rows(prepared):
+    with pytest.raises(ValueError, match="text is not a string") as caught:
+        prepared([GOOD], preformatted=True)
+    assert 'fix: rows are {"text": ...}' in str(caught.value)
 
 
 def test_only_the_last_turn_is_supervised_where_it_is_asked_for(prepared, tokenizer):
