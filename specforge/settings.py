@@ -140,11 +140,15 @@ class Eagle3Settings:
     """EAGLE3's loss: `ttt_length` K steps, step k weighted `position_decay` ** k.
 
     `reduction`: "tokens" divides by N, the supervised rows of the optimizer step; "rows" by B·T of the micro-step.
+    `lk`: "alpha" or "lambda" in place of cross-entropy; the formulas: specforge_kernels.soft_target_loss.LK.
     """
 
     ttt_length: int
     position_decay: float
     reduction: str
+    lk: str | None = None
+    kl_scale: float = 1.0
+    kl_decay: float = 1.0
 
 
 @attrs.frozen

@@ -112,7 +112,10 @@ class Estimate:
             ),
             both("o", step_rows * inner * hidden),
             both("MLP", step_rows * 3 * hidden * draft.intermediate_size),
-            both("draft head", step_rows * hidden * draft.draft_vocab_size),
+            # LK lambda needs the mean acceptance of each step before it can form gradients
+            both(
+                "draft head", step_rows * hidden * draft.draft_vocab_size, 4 if self.train.eagle3.lk == "lambda" else 3
+            ),
         )
 
 

@@ -77,7 +77,8 @@ def _head(plan: Plan) -> list[str]:
         f"{draft.num_heads}/{draft.num_kv_heads} of {draft.head_dim}, vocabulary {draft.draft_vocab_size}, "
         f"{trained:,} trained parameters",
         f"strategy {train.strategy}: {train.eagle3.ttt_length} TTT steps, weights {train.eagle3.position_decay:g}^k, "
-        f"loss per {'supervised row' if train.eagle3.reduction == 'tokens' else 'row of the micro-step'}",
+        f"loss per {'supervised row' if train.eagle3.reduction == 'tokens' else 'row of the micro-step'}"
+        + (f", LK {train.eagle3.lk}" if train.eagle3.lk else ""),
     ]
 
 

@@ -4,5 +4,5 @@ target = Target("tiny", config="../../recipes/targets/tiny-llama.json", random_w
 prompts = Prompts("../../recipes/data/tiny_prompts.jsonl", max_length=64)
 recipe = Recipe(
     name="bad",
-    train=Train(Capture(prompts, target), Eagle3(4, 0.8, "tokens", False, False, 3)),
+    train=Train(Capture(prompts, target), Eagle3(4, 0.8, "tokens", False, False, "lambda", 1.0, 1.0, 3)),
 )

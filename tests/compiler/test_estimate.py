@@ -24,6 +24,8 @@ OPTIONS = {
         "Capture(rows, target, Policy(dtype='bfloat16')), Eagle3(ttt_length=3, fc_norm=True), "
         "batch_size=2, precision='bfloat16'"
     ),
+    "alpha": "Capture(rows, target), Eagle3(ttt_length=3, lk='alpha'), batch_size=2",
+    "lambda": "Capture(rows, target), Eagle3(ttt_length=3, lk='lambda'), batch_size=2",
 }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from specforge_kernels.soft_target_loss.lk import LK
 from specforge_kernels.soft_target_loss.teacher import Teacher, teacher
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2}
@@ -78,3 +79,13 @@ def inputs(case: Case, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -
     rest = (taught, index_W.to(device), weight_W.to(device), d2t_d.to(device))
     arguments = (rows_WH.requires_grad_(), head_dH.requires_grad_(), *rest)
     return Inputs(arguments, last_UH, head_VH, kept_d.to(device))
+
+
+def lk_inputs(case: Case, kind: str, dtype: torch.dtype, device: str = "cpu") -> Inputs:
+    """The same for lk_loss: 3 steps, the second without counted rows; the rows of weight 0 do not count."""
+    given = inputs(case, dtype, device)
+    weight_W = given.arguments[4]
+    step_W = 2 * (torch.arange(case.rows, device=device) * 2 // case.rows)
+    share_K = torch.tensor([1.0, 0.8, 0.64], dtype=torch.float64, device=device)
+    objective = LK(kind, weight_W, weight_W > 0, step_W, share_K, kl_scale=1.3, kl_decay=2.0)
+    return Inputs((*given.arguments[:4], objective, given.arguments[5]), given.last_UH, given.head_VH, given.kept_d)

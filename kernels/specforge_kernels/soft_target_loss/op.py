@@ -7,10 +7,12 @@ Legend: W rows, H hidden, d draft vocabulary, U teacher rows, c rows of a chunk.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
+from specforge_kernels.soft_target_loss.lk import LK
 from specforge_kernels.soft_target_loss.teacher import Teacher
 from specforge_kernels.soft_target_loss.top import top
 
@@ -42,7 +44,26 @@ def soft_target_loss(
     token is the lowest id on ties. Without gradients to form (inference, `torch.no_grad`) their matmuls are left out.
     """
     wanted = torch.is_grad_enabled() and (rows_WH.requires_grad or head_dH.requires_grad)
-    return SoftTargetLoss(*_SoftTargetLoss.apply(rows_WH, head_dH, teacher, teacher_index_W, weight_W, (d2t_d, wanted)))
+    rest = (d2t_d, wanted, None)
+    return SoftTargetLoss(*_SoftTargetLoss.apply(rows_WH, head_dH, teacher, teacher_index_W, weight_W, rest))
+
+
+def lk_loss(
+    rows_WH: torch.Tensor,
+    head_dH: torch.Tensor,
+    teacher: Teacher,
+    teacher_index_W: torch.Tensor,
+    objective: LK,
+    d2t_d: torch.Tensor,
+) -> SoftTargetLoss:
+    """As `soft_target_loss`, with loss = sum_K of `objective.losses`.
+
+    "lambda" weighs rows by their step's mean acceptance: where gradients are wanted, a first pass over the logits
+    finds it, and a second forms them.
+    """
+    wanted = torch.is_grad_enabled() and (rows_WH.requires_grad or head_dH.requires_grad)
+    weight_W, rest = objective.weight_W, (d2t_d, wanted, objective)
+    return SoftTargetLoss(*_SoftTargetLoss.apply(rows_WH, head_dH, teacher, teacher_index_W, weight_W, rest))
 
 
 def chunk_rows(rows: int, vocab: int, cuda: bool) -> int:
@@ -64,53 +85,123 @@ class _SoftTargetLoss(torch.autograd.Function):
         teacher: Teacher,
         teacher_index_W: torch.Tensor,
         weight_W: torch.Tensor,
-        rest: tuple[torch.Tensor, bool],
+        rest: tuple[torch.Tensor, bool, LK | None],
     ) -> tuple[torch.Tensor, ...]:
-        d2t_d, wanted = rest
-        rows, wide = rows_WH.shape[0], torch.promote_types(rows_WH.dtype, torch.float32)
-        chunk = chunk_rows(rows, head_dH.shape[0], rows_WH.is_cuda)
-        ce_W, acceptance_W = (rows_WH.new_empty(rows, dtype=wide) for _ in range(2))
-        top_W = torch.empty_like(teacher_index_W)
-        weight_W = weight_W.to(wide)
-        ratio_U = (teacher.lse_draft_U - teacher.lse_full_U).exp()
+        d2t_d, wanted, objective = rest
+        sweep = _Sweep(rows_WH, head_dH, teacher, teacher_index_W)
+        weight_W = weight_W.to(sweep.ce_W.dtype)
         grad_rows_WH = torch.empty_like(rows_WH) if wanted else None
         grad_head = _HeadGradient(head_dH)
-        # one set of buffers for all chunks: fresh pages cost as much as a pass over them
-        logits, taught = (
-            rows_WH.new_empty(chunk, head_dH.shape[0], dtype=x.dtype) for x in (rows_WH, teacher.logits_Ud)
-        )
-        q, p, scratch = (rows_WH.new_empty(chunk, head_dH.shape[0], dtype=wide) for _ in range(3))
-        for start in range(0, rows, chunk):
-            at = slice(start, start + chunk)
-            index_c = teacher_index_W[at]
-            size = index_c.shape[0]
-            logits_cd = torch.mm(rows_WH[at], head_dH.t(), out=logits[:size])
-            taught_cd = torch.index_select(teacher.logits_Ud, 0, index_c, out=taught[:size])
-            q_cd = torch.softmax(logits_cd, -1, dtype=wide, out=q[:size])
-            p_cd = torch.softmax(taught_cd, -1, dtype=wide, out=p[:size])
-            top_c1 = top(logits_cd)[:, None]
-            top_W[at] = top_c1[:, 0]
-            lse_c = (logits_cd.gather(1, top_c1).to(wide) - q_cd.gather(1, top_c1).log())[:, 0]
-            scratch_cd = torch.mul(p_cd, logits_cd, out=scratch[:size])
-            ce_W[at] = lse_c - scratch_cd.sum(-1)
-            torch.mul(p_cd, ratio_U[index_c, None], out=scratch_cd)
-            acceptance_W[at] = torch.minimum(scratch_cd, q_cd, out=scratch_cd).sum(-1)
+        measured = objective is not None and objective.kind == "lambda" and wanted
+        if measured:
+            for chunk in sweep.chunks():
+                sweep.measure(chunk)
+        lk_weights = objective.row_weights(sweep.acceptance_W) if objective is not None and wanted else None
+        for chunk in sweep.chunks():
+            if not measured:
+                sweep.measure(chunk)
             if grad_rows_WH is not None:
-                # into the logits' buffer, which is not read any more; the weights go to the narrow side of both matmuls
-                grad_cd = torch.sub(q_cd, p_cd, out=logits_cd)
-                torch.mm(grad_cd, head_dH, out=grad_rows_WH[at]).mul_(weight_W[at, None])
-                grad_head.add(grad_cd, (rows_WH[at] * weight_W[at, None]).to(rows_WH.dtype))
+                at = chunk.at
+                if lk_weights is None:
+                    grad_cd, weight_c = chunk.ce_gradient(), weight_W[at]
+                elif measured:
+                    grad_cd = sweep.lambda_gradient(chunk, *lk_weights)
+                    weight_c = torch.ones_like(weight_W[at])
+                else:
+                    grad_cd, weight_c = sweep.alpha_gradient(chunk), lk_weights[1][at].to(weight_W.dtype)
+                # the weights go to the narrow side of both matmuls
+                torch.mm(grad_cd, head_dH, out=grad_rows_WH[at]).mul_(weight_c[:, None])
+                grad_head.add(grad_cd, (rows_WH[at] * weight_c[:, None]).to(rows_WH.dtype))
+        ce_W, acceptance_W, top_W = sweep.ce_W, sweep.acceptance_W, sweep.top_W
         correct_W = top_W + d2t_d[top_W] == teacher.argmax_U[teacher_index_W]
         if wanted:
             ctx.save_for_backward(grad_rows_WH, grad_head.total())
         ctx.mark_non_differentiable(ce_W, acceptance_W, correct_W)
-        return (weight_W * ce_W).sum(), ce_W, acceptance_W, correct_W
+        if objective is None:
+            loss = (weight_W * ce_W).sum()
+        else:
+            loss = objective.losses(ce_W, acceptance_W).sum().to(ce_W.dtype)
+        return loss, ce_W, acceptance_W, correct_W
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         rows_WH, head_dH = ctx.saved_tensors
         scale = grads[0]
         return rows_WH * scale.to(rows_WH.dtype), head_dH * scale.to(head_dH.dtype), None, None, None, None
+
+
+class _Chunk(NamedTuple):
+    """Views of the sweep's buffers for the rows `at`: what is formed of them may be written over."""
+
+    at: slice
+    index_c: torch.Tensor
+    logits_cd: torch.Tensor
+    q_cd: torch.Tensor
+    p_cd: torch.Tensor
+    scratch_cd: torch.Tensor
+
+    def ce_gradient(self) -> torch.Tensor:
+        """d ce / d logits, into the logits' buffer, which is not read any more."""
+        return torch.sub(self.q_cd, self.p_cd, out=self.logits_cd)
+
+
+class _Sweep:
+    """Passes over the logits, chunk by chunk. One set of buffers: fresh pages cost as much as a pass over them."""
+
+    def __init__(
+        self, rows_WH: torch.Tensor, head_dH: torch.Tensor, teacher: Teacher, teacher_index_W: torch.Tensor
+    ) -> None:
+        self._rows_WH, self._head_dH, self._teacher, self._index_W = rows_WH, head_dH, teacher, teacher_index_W
+        rows, wide = rows_WH.shape[0], torch.promote_types(rows_WH.dtype, torch.float32)
+        self._size = chunk_rows(rows, head_dH.shape[0], rows_WH.is_cuda)
+        self.ce_W, self.acceptance_W = (rows_WH.new_empty(rows, dtype=wide) for _ in range(2))
+        self.top_W = torch.empty_like(teacher_index_W)
+        self._ratio_U = (teacher.lse_draft_U - teacher.lse_full_U).exp()
+        dtypes = (rows_WH.dtype, teacher.logits_Ud.dtype, wide, wide, wide)
+        self._buffers = [rows_WH.new_empty(self._size, head_dH.shape[0], dtype=dtype) for dtype in dtypes]
+
+    def chunks(self) -> Iterator[_Chunk]:
+        """Logits, and both softmaxes, of one chunk of rows after the other."""
+        for start in range(0, self._rows_WH.shape[0], self._size):
+            at = slice(start, start + self._size)
+            index_c = self._index_W[at]
+            logits, taught, q, p, scratch = (x[: index_c.shape[0]] for x in self._buffers)
+            logits_cd = torch.mm(self._rows_WH[at], self._head_dH.t(), out=logits)
+            taught_cd = torch.index_select(self._teacher.logits_Ud, 0, index_c, out=taught)
+            q_cd = torch.softmax(logits_cd, -1, dtype=q.dtype, out=q)
+            p_cd = torch.softmax(taught_cd, -1, dtype=p.dtype, out=p)
+            yield _Chunk(at, index_c, logits_cd, q_cd, p_cd, scratch)
+
+    def measure(self, chunk: _Chunk) -> None:
+        """Cross-entropy, acceptance and top id of the chunk's rows."""
+        at, index_c, logits_cd, q_cd, p_cd, scratch_cd = chunk
+        top_c1 = top(logits_cd)[:, None]
+        self.top_W[at] = top_c1[:, 0]
+        lse_c = (logits_cd.gather(1, top_c1).to(q_cd.dtype) - q_cd.gather(1, top_c1).log())[:, 0]
+        torch.mul(p_cd, logits_cd, out=scratch_cd)
+        self.ce_W[at] = lse_c - scratch_cd.sum(-1)
+        torch.mul(p_cd, self._ratio_U[index_c, None], out=scratch_cd)
+        self.acceptance_W[at] = torch.minimum(scratch_cd, q_cd, out=scratch_cd).sum(-1)
+
+    def alpha_gradient(self, chunk: _Chunk) -> torch.Tensor:
+        """d log acceptance / d logits, 0 where acceptance is exactly 0."""
+        acceptance_c = self.acceptance_W[chunk.at]
+        # no element is above acceptance: divide two tiny numbers, never multiply by 1 / tiny
+        acceptance_c = acceptance_c.masked_fill(acceptance_c == 0, torch.inf)
+        return chunk.logits_cd.copy_(self._acceptance_gradient(chunk).div_(acceptance_c[:, None]))
+
+    def lambda_gradient(self, chunk: _Chunk, ce_weight_W: torch.Tensor, weight_W: torch.Tensor) -> torch.Tensor:
+        """ce_weight · d ce / d logits + weight · d acceptance / d logits."""
+        ce_weight_c1, weight_c1 = (w[chunk.at, None].to(chunk.q_cd.dtype) for w in (ce_weight_W, weight_W))
+        grad_cd = self._acceptance_gradient(chunk).mul_(weight_c1)
+        grad_cd.addcmul_(torch.sub(chunk.q_cd, chunk.p_cd, out=chunk.p_cd), ce_weight_c1)
+        return chunk.logits_cd.copy_(grad_cd)
+
+    def _acceptance_gradient(self, chunk: _Chunk) -> torch.Tensor:
+        """q_v · (s_v - sum_u q_u s_u), s = 1 where q < p_full and 1/2 on ties."""
+        below_cd = torch.mul(chunk.p_cd, self._ratio_U[chunk.index_c, None], out=chunk.scratch_cd)
+        below_cd.sub_(chunk.q_cd).sign_().add_(1).mul_(0.5).mul_(chunk.q_cd)
+        return below_cd.addcmul_(chunk.q_cd, below_cd.sum(-1, keepdim=True), value=-1)
 
 
 class _HeadGradient:

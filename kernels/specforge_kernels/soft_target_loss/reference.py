@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from specforge_kernels.soft_target_loss.lk import LK
 from specforge_kernels.soft_target_loss.op import SoftTargetLoss
 from specforge_kernels.soft_target_loss.teacher import Teacher
 
@@ -16,10 +17,12 @@ def reference(
     head_dH: torch.Tensor,
     teacher: Teacher,
     teacher_index_W: torch.Tensor,
-    weight_W: torch.Tensor,
+    weight_W: torch.Tensor | LK,
     d2t_d: torch.Tensor,
 ) -> SoftTargetLoss:
     """The same as op.soft_target_loss, through autograd and with all logits at once: for tests and small inputs.
+
+    Where `weight_W` is an LK, the same as op.lk_loss.
 
     ce = -sum_v p log q and acceptance = sum_v min(p_full, q), with q = softmax(rows @ head^T), p the teacher
     normalised over the draft vocabulary and p_full over the full one (so its sum is at most 1).
@@ -30,11 +33,11 @@ def reference(
     p_Wd = (z_Wd - teacher.lse_draft_U[teacher_index_W, None]).exp()
     p_full_Wd = (z_Wd - teacher.lse_full_U[teacher_index_W, None]).exp()
     ce_W = -(p_Wd * torch.log_softmax(logits_Wd.to(wide), -1)).sum(-1)
-    q_Wd = torch.softmax(logits_Wd.detach().to(wide), -1)
+    acceptance_W = torch.minimum(p_full_Wd, torch.softmax(logits_Wd.to(wide), -1)).sum(-1)
     top_W = logits_Wd.argmax(-1)
     return SoftTargetLoss(
-        loss=(weight_W * ce_W).sum(),
+        loss=weight_W.losses(ce_W, acceptance_W).sum() if isinstance(weight_W, LK) else (weight_W * ce_W).sum(),
         ce_W=ce_W.detach(),
-        acceptance_W=torch.minimum(p_full_Wd, q_Wd).sum(-1),
+        acceptance_W=acceptance_W.detach(),
         correct_W=top_W + d2t_d[top_W] == teacher.argmax_U[teacher_index_W],
     )

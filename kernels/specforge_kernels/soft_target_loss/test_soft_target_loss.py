@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specforge_kernels.soft_target_loss import Teacher, op, soft_target_loss, teacher
-from specforge_kernels.soft_target_loss.cases import SMALL, TOLERANCE, Case, inputs
+from specforge_kernels.soft_target_loss import LK, Teacher, lk_loss, op, soft_target_loss, teacher
+from specforge_kernels.soft_target_loss.cases import SMALL, TOLERANCE, Case, inputs, lk_inputs
 from specforge_kernels.soft_target_loss.reference import reference
 from specforge_kernels.soft_target_loss.top import top
 
@@ -23,11 +23,11 @@ def widened(given):
     return [rows.detach().double().requires_grad_(), head.detach().double().requires_grad_(), exact, *rest]
 
 
-def compare(case, dtype, device):
+def compare(case, dtype, device, lk=None):
     """Largest relative error of loss, metrics and gradients against the float64 reference."""
-    given = inputs(case, dtype, device)
+    given = inputs(case, dtype, device) if lk is None else lk_inputs(case, lk, dtype, device)
     exact = widened(given)
-    found, expected = soft_target_loss(*given.arguments), reference(*exact)
+    found, expected = (soft_target_loss if lk is None else lk_loss)(*given.arguments), reference(*exact)
     if dtype != torch.bfloat16:  # rounded logits may put another draft token first
         assert torch.equal(found.correct_W, expected.correct_W)
     grads = torch.autograd.grad(found.loss * 3, given.leaves)
@@ -40,24 +40,35 @@ def compare(case, dtype, device):
 @pytest.mark.cpu
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", SMALL)
-def test_value_metrics_and_gradients(name, dtype):
-    assert compare(SMALL[name], dtype, "cpu") < TOLERANCE[dtype]
+@pytest.mark.parametrize("lk", [None, "alpha", "lambda"])
+def test_value_metrics_and_gradients(name, dtype, lk):
+    assert compare(SMALL[name], dtype, "cpu", lk) < TOLERANCE[dtype]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", SMALL)
-def test_value_metrics_and_gradients_on_the_gpu(name, dtype):
-    assert compare(SMALL[name], dtype, "cuda") < TOLERANCE[dtype]
+@pytest.mark.parametrize("lk", [None, "alpha", "lambda"])
+def test_value_metrics_and_gradients_on_the_gpu(name, dtype, lk):
+    assert compare(SMALL[name], dtype, "cuda", lk) < TOLERANCE[dtype]
+
+
+def loss_of(given):
+    return (lk_loss if isinstance(given.arguments[4], LK) else soft_target_loss)(*given.arguments)
+
+
+def made_inputs(name, lk):
+    return inputs(SMALL[name], torch.float64) if lk is None else lk_inputs(SMALL[name], lk, torch.float64)
 
 
 @pytest.mark.cpu
-def test_chunks_do_not_change_the_result(monkeypatch):
-    given = inputs(SMALL["odd sizes"], torch.float64)
-    whole = soft_target_loss(*given.arguments)
+@pytest.mark.parametrize("lk", [None, "alpha", "lambda"])
+def test_chunks_do_not_change_the_result(monkeypatch, lk):
+    given = made_inputs("odd sizes", lk)
+    whole = loss_of(given)
     grads = torch.autograd.grad(whole.loss, given.leaves)
     monkeypatch.setattr(op, "chunk_rows", lambda rows, vocab, cuda: 5)
-    cut = soft_target_loss(*given.arguments)
+    cut = loss_of(given)
     for a, b in zip([*whole, *grads], [*cut, *torch.autograd.grad(cut.loss, given.leaves)], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
@@ -82,14 +93,74 @@ def test_rows_of_weight_zero_have_metrics_and_no_gradient():
     assert all(torch.count_nonzero(g) == 0 for g in torch.autograd.grad(found.loss, given.leaves))
 
 
+def one_step(kind, weight_W):
+    steps_W = torch.zeros(len(weight_W), dtype=torch.int64)
+    return LK(kind, weight_W, weight_W > 0, steps_W, torch.ones(1, dtype=torch.float64), kl_scale=0.5)
+
+
 @pytest.mark.cpu
-def test_acceptance_of_exactly_zero_is_finite():
+@pytest.mark.parametrize("lk", ["alpha", "lambda"])
+def test_lk_without_counted_rows_is_zero_and_so_are_gradients(lk):
+    given = lk_inputs(SMALL["all rows of weight 0"], lk, torch.float64)
+    found = lk_loss(*given.arguments)
+    assert found.loss.item() == 0
+    assert all(torch.count_nonzero(g) == 0 for g in torch.autograd.grad(found.loss, given.leaves))
+
+
+@pytest.mark.cpu
+def test_a_row_of_acceptance_zero_adds_nothing_to_alpha_but_counts():
+    lse_U = torch.tensor([0.0, 0.7])
+    taught = Teacher(torch.tensor([[0.0, -1e4], [0.0, 0.0]]), lse_U, lse_U, torch.tensor([0, 0]))
+    head, index, d2t = torch.tensor([[-1e4], [1e4]]), torch.tensor([0, 1]), torch.zeros(2, dtype=torch.int64)
+    rows = torch.tensor([[1.0], [1e-5]], requires_grad=True)
+    both = lk_loss(rows, head, taught, index, one_step("alpha", torch.ones(2)), d2t)
+    both.loss.backward()
+    assert both.acceptance_W[0].item() == 0
+    assert both.loss.item() == pytest.approx(-both.acceptance_W[1].log().item() / 2, rel=1e-6)
+    assert rows.grad[0].item() == 0
+    assert abs(rows.grad[1].item()) > 0
+
+
+@pytest.mark.cpu
+def test_alpha_of_a_denormal_acceptance_has_gradients_of_unit_scale():
+    """1 / acceptance would overflow; the gradient of log acceptance never exceeds 1."""
+    zero = torch.zeros(1)
+    taught = Teacher(torch.tensor([[0.0, -1e4]]), zero, zero, torch.tensor([0]))
+    rows, head = torch.ones(1, 1), torch.tensor([[-95.0], [0.0]], requires_grad=True)
+    found = lk_loss(rows, head, taught, zero.long(), one_step("alpha", torch.ones(1)), torch.zeros(2).long())
+    found.loss.backward()
+    assert 0 < found.acceptance_W.item() < 1e-38
+    assert found.loss.item() == pytest.approx(95, rel=0.01)
+    torch.testing.assert_close(head.grad, torch.tensor([[-1.0], [1.0]]), rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.cpu
+def test_ties_of_draft_and_teacher_count_half():
+    """As autograd of torch.minimum has it: equal distributions, and one that agrees at some ids."""
+    logits_Ud = torch.log(torch.tensor([[0.25, 0.25, 0.5], [0.25, 0.5, 0.25]], dtype=torch.float64))
+    zero = torch.zeros(2, dtype=torch.float64)
+    taught = Teacher(logits_Ud, zero, zero, torch.tensor([2, 1]))
+    head = logits_Ud[0][:, None].clone().requires_grad_()
+    rows = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
+    for kind in ("alpha", "lambda"):
+        objective = one_step(kind, torch.ones(2).double())
+        arguments = (rows, head, taught, torch.tensor([0, 1]), objective, torch.zeros(3, dtype=torch.int64))
+        grads = torch.autograd.grad(lk_loss(*arguments).loss, [rows, head])
+        for a, b in zip(grads, torch.autograd.grad(reference(*arguments).loss, [rows, head]), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("lk", [None, "alpha", "lambda"])
+def test_acceptance_of_exactly_zero_is_finite(lk):
     """Teacher and draft on different ids, with probabilities that underflow."""
     logits_Ud = torch.tensor([[0.0, -1e4, -1e4]])
     zero = torch.zeros(1)
     taught = Teacher(logits_Ud, zero, zero, torch.tensor([0]))
     rows, head = torch.ones(1, 1, requires_grad=True), torch.tensor([[-1e4], [1e4], [0.0]], requires_grad=True)
-    found = soft_target_loss(rows, head, taught, torch.tensor([0]), torch.ones(1), torch.zeros(3, dtype=torch.int64))
+    weight = torch.ones(1) if lk is None else one_step(lk, torch.ones(1))
+    loss = soft_target_loss if lk is None else lk_loss
+    found = loss(rows, head, taught, torch.tensor([0]), weight, torch.zeros(3, dtype=torch.int64))
     found.loss.backward()
     assert found.acceptance_W.item() == 0
     assert found.correct_W.item() is False
@@ -99,12 +170,13 @@ def test_acceptance_of_exactly_zero_is_finite():
 
 
 @pytest.mark.cpu
-def test_without_gradients_values_are_the_same():
-    given = inputs(SMALL["odd sizes"], torch.float64)
+@pytest.mark.parametrize("lk", [None, "alpha", "lambda"])
+def test_without_gradients_values_are_the_same(lk):
+    given = made_inputs("odd sizes", lk)
     with torch.no_grad():
-        found = soft_target_loss(*given.arguments)
+        found = loss_of(given)
     assert not found.loss.requires_grad
-    expected = soft_target_loss(*given.arguments)
+    expected = loss_of(given)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 

@@ -38,7 +38,14 @@ class Eagle3Knowledge:
 
     def settings(self, facts: Facts) -> Eagle3Settings:
         options = facts.recipe.train.strategy
-        return Eagle3Settings(options.ttt_length, float(options.position_decay), options.reduction)
+        return Eagle3Settings(
+            ttt_length=options.ttt_length,
+            position_decay=float(options.position_decay),
+            reduction=options.reduction,
+            lk=options.lk,
+            kl_scale=float(options.kl_scale),
+            kl_decay=float(options.kl_decay),
+        )
 
     def draft(self, facts: Facts, aux_layers: tuple[int, ...]) -> DraftSettings:
         """The draft, resolved: sizes that the recipe leaves out are the target's."""

@@ -82,7 +82,8 @@ class _Colocated:
         )
         feed = CaptureFeed(capturer, documents[self.work.source], order)
         training = Training(settings, _step(draft, target, settings.eagle3), optimizer, feed)
-        evaluating = _step(draft, target, attrs.evolve(settings.eagle3, reduction="tokens"))
+        # the same figures whatever is trained on: cross-entropy per supervised row
+        evaluating = _step(draft, target, attrs.evolve(settings.eagle3, reduction="tokens", lk=None))
         evaluations = [self._evaluation(e, documents[e.source], capturer, evaluating) for e in self.work.evaluations]
         return self._finish(self._train(training, evaluations, state, draft))
 

@@ -10,7 +10,7 @@ Q_k kept rows of step k, Q = sum_k Q_k, Ht target hidden, I intermediate, Vd dra
   q, k, v of embeddings    3 · (Q_0·H·PD + (C-Q_0)·H·2GD)            once, not per step
   q, k, v of states        3 · (Q·H·PD + (C-Q_0)·H·2GD)
   o, MLP                   3 · Q·(ND·H + 3·H·I)
-  head                     3 · W·H·Vd
+  head                     3 · W·H·Vd                                 4 with LK "lambda"
   teacher                  1 · U·Ht·V
   attention                7 · ND·(pairs + sum_k Q_k·k)              2 forward, 1 computed again, 4 backward
 `pairs`: query slots times key columns of the layout's tiles. One document of T tokens, all supervised, n = T-1:
@@ -22,7 +22,7 @@ sum over b = 0, 512, ... < Q_k of min(512, Q_k-b)·min(b+512, Q_k). At most 512 
 from __future__ import annotations
 
 import torch
-from specforge_kernels.soft_target_loss import soft_target_loss, teacher
+from specforge_kernels.soft_target_loss import LK, lk_loss, soft_target_loss, teacher
 from specforge_kernels.ttt_attention import ttt_attention
 
 from specforge.runtime.data.batch import Batch
@@ -40,9 +40,9 @@ class Eagle3Step:
     """Callable: one micro-step. `head_VH`: the target's LM head, a plain matrix.
 
     `StepResult.sums` per TTT step k: `ploss_K`, cross-entropy over rows whose teacher argmax is in the draft
-    vocabulary, normalised as the loss is but without decay; `correct_K`, top draft token is the teacher's argmax, of
-    `rows_K` supervised rows; `acceptance_K`, sum_v min(p, q), over the `kept_K` rows whose teacher argmax is in the
-    draft vocabulary.
+    vocabulary, normalised as the loss is but without decay, or with `lk` that loss without decay; `correct_K`, top
+    draft token is the teacher's argmax, of `rows_K` supervised rows; `acceptance_K`, sum_v min(p, q), over the `kept_K`
+    rows whose teacher argmax is in the draft vocabulary.
     """
 
     def __init__(self, draft: Eagle3Draft, head_VH: torch.Tensor, settings: Eagle3Settings) -> None:
@@ -53,6 +53,9 @@ class Eagle3Step:
 
         Reduction "tokens" divides by N: sum gradients over micro-steps and ranks. "rows" divides by this micro-step's
         rows and `micro_steps`: sum over micro-steps, average over ranks.
+        LK losses are means over the rows of a TTT step whose teacher argmax is in the draft vocabulary, of this
+        micro-step on this rank, divided by `micro_steps`; "lambda"'s cross-entropy is reduced as without `lk`. A TTT
+        step without such rows adds 0.
         """
         host = row_plan(batch.pack, self.settings.ttt_length, cuda=batch.tokens_R.is_cuda)
         if not host.steps:
@@ -65,7 +68,16 @@ class Eagle3Step:
         weight_W = torch.pow(settings.position_decay, rows.step_W.to(torch.float64)) * share * inside_W
         weight_W[host.loss :] = 0.0
         states_WH = draft.head_input(self._unroll(rows, batch))
-        loss = soft_target_loss(states_WH, draft.lm_head.weight, taught, rows.teacher_W, weight_W, draft.d2t)
+        arguments = (states_WH, draft.lm_head.weight, taught, rows.teacher_W)
+        if settings.lk is None:
+            loss = soft_target_loss(*arguments, weight_W, draft.d2t)
+        else:
+            counted_W = inside_W.clone()
+            counted_W[host.loss :] = False
+            decay_K = torch.pow(
+                settings.position_decay, torch.arange(settings.ttt_length, dtype=torch.float64, device=counted_W.device)
+            )
+            loss = lk_loss(*arguments, self._lk(weight_W, counted_W, rows, decay_K / micro_steps), draft.d2t)
         inside_W = inside_W.to(torch.float64)
         per_row = (
             loss.ce_W * inside_W * share,
@@ -77,6 +89,11 @@ class Eagle3Step:
         sums_5K = self._no_sums()
         for k, part in enumerate(rows_5W.split([s.loss for s in host.steps], dim=1)):
             sums_5K[:, k] = part.sum(1)
+        if settings.lk is not None:
+            plain = self._lk(
+                counted_W.to(torch.float64) * share, counted_W, rows, torch.full_like(decay_K, 1 / micro_steps)
+            )
+            sums_5K[0] = plain.losses(loss.ce_W, loss.acceptance_W)
         return StepResult(loss.loss, dict(zip(SUMS, sums_5K)))
 
     def _unroll(self, rows: RowPlan, batch: Batch) -> torch.Tensor:
@@ -119,6 +136,11 @@ class Eagle3Step:
             states.append(hidden_QH if step.loss_at is None else take(hidden_QH, step.loss_at))
         states.append(hidden_QH.new_zeros(len(rows.step_W) - rows.loss, hidden_QH.shape[1]))
         return torch.cat(states)
+
+    def _lk(self, weight_W: torch.Tensor, counted_W: torch.Tensor, rows: RowPlan, share_K: torch.Tensor) -> LK:
+        settings = self.settings
+        assert settings.lk is not None
+        return LK(settings.lk, weight_W, counted_W, rows.step_W, share_K, settings.kl_scale, settings.kl_decay)
 
     def _rotated(
         self, qkv_QPD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor

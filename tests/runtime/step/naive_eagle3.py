@@ -27,6 +27,9 @@ class Case:
     norm_output: bool
     steps: int
     decay: float
+    lk: str | None = None
+    kl_scale: float = 1.0
+    kl_decay: float = 1.0
 
 
 @dataclass
@@ -126,11 +129,25 @@ def unroll(case, doc):
     return outputs
 
 
+def lk_loss(case, ce, accepted):
+    """LK's loss of one step: `ce` its normalised cross-entropy, `accepted` the acceptance of each position row."""
+    if not accepted:
+        return torch.zeros((), dtype=torch.float64)
+    if case.lk == "alpha":
+        logs = [torch.log(a) for a in accepted if a > 0]
+        return -sum(logs, torch.zeros((), dtype=torch.float64)) / (len(accepted) + 1e-8)
+    mean = sum(accepted) / (len(accepted) + 1e-8)
+    w = case.kl_scale * math.exp(-case.kl_decay * mean.item())
+    return w * ce + (1 - w) * (1 - mean)
+
+
 def naive(case, docs, denominator):
-    """loss and per-step sums: cross-entropy / denominator, corrects, supervised, acceptance, positions."""
+    """loss and per-step sums: the step's loss, corrects, supervised, acceptance, positions. One micro-step."""
     w = case.weights
     loss = torch.zeros((), dtype=torch.float64)
     sums = torch.zeros(5, case.steps, dtype=torch.float64)
+    accepted = [[] for _ in range(case.steps)]
+    entropy = [torch.zeros((), dtype=torch.float64) for _ in range(case.steps)]
     for doc in docs:
         p, p_on, ids, position, mask = teacher(case, doc)
         outputs = unroll(case, doc)
@@ -145,8 +162,12 @@ def naive(case, docs, denominator):
                 if not position[t + k]:
                     continue
                 ce = -(p[t + k] * torch.log_softmax(logits, 0)).sum()
-                loss = loss + case.decay**k * ce / denominator
-                sums[0, k] += ce.item() / denominator
-                sums[3, k] += torch.minimum(p_on[t + k], torch.softmax(logits, 0)).sum().item()
+                entropy[k] = entropy[k] + ce / denominator
+                accepted[k].append(torch.minimum(p_on[t + k], torch.softmax(logits, 0)).sum())
+                sums[3, k] += accepted[k][-1].item()
                 sums[4, k] += 1
+    for k in range(case.steps):
+        step = entropy[k] if case.lk is None else lk_loss(case, entropy[k], accepted[k])
+        loss = loss + case.decay**k * step
+        sums[0, k] = step.item()
     return loss, sums

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from specforge_kernels.soft_target_loss import lk_loss
 from torch.utils.flop_counter import FlopCounterMode
 from toy_eagle3 import Options, batched, draft, made, naive, random_masks, step
 
@@ -33,6 +34,15 @@ CASES = {
     "fc_norm and norm_output": (Options(seed=10, fc_norm=True, norm_output=True), (6, 5), 0.4),
     "no grouping of heads": (Options(seed=11, heads=2), (6, 5), 0.6),
     "one key-value head": (Options(seed=12, kv_heads=1), (6, 5), 0.6),
+    "LK alpha": (Options(seed=14, lk="alpha"), (7, 5), 0.6),
+    "LK lambda": (Options(seed=15, lk="lambda"), (7, 5), 0.6),
+    "LK lambda, scale and decay, rows": (
+        Options(seed=16, lk="lambda", kl_scale=1.4, kl_decay=3.0, reduction="rows"),
+        (7, 5),
+        0.5,
+    ),
+    "LK alpha, more steps than rows": (Options(seed=17, steps=7, lk="alpha"), (4, 3), 1.0),
+    "LK lambda, more steps than rows": (Options(seed=18, steps=7, lk="lambda", kl_scale=0.5), (5, 3), 1.0),
     "whole vocabulary": (Options(seed=13, draft_vocab=29), (6, 5), 0.6),
 }
 
@@ -171,9 +181,55 @@ def test_the_last_row_of_a_document_is_dropped():
     assert_same(left[1], right[1], 0.0)
 
 
+@pytest.mark.parametrize("lk", ["alpha", "lambda"])
+def test_lk_of_rows_that_nothing_accepts_equals_the_naive_version(lk, monkeypatch):
+    """A head so sharp that acceptance underflows to exactly 0 on many rows, and is above 0 on others."""
+    seen = []
+    monkeypatch.setattr(eagle3, "lk_loss", lambda *given: seen.append(lk_loss(*given)) or seen[-1])
+    options = Options(seed=32, lk=lk, kl_scale=0.7, sharp=1e3)
+    pack, features = made(random_masks((9, 7), 0.8, 32), 32)
+    features = [Features(f.aux_TC, f.last_TH * 300) for f in features]
+    model = draft(options)
+    loss, sums, grads = naive(model, options, pack, features, pack.supervised)
+    result, found = run(model, options, pack, features)
+    assert {bool(a > 0) for a in seen[0].acceptance_W} == {False, True}
+    assert 0 < loss.item() < float("inf")
+    torch.testing.assert_close(result.loss.detach(), loss, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(torch.stack([result.sums[n] for n in SUMS]), sums, rtol=1e-9, atol=1e-9)
+    assert all(torch.isfinite(g).all() for g in found.values())
+    for name, grad in grads.items():
+        assert (found[name] - grad).norm() <= 1e-6 * grad.norm() + 1e-9, name
+
+
+@pytest.mark.parametrize("lk", ["alpha", "lambda"])
+def test_lk_without_any_row_in_the_draft_vocabulary_is_zero_with_zero_gradients(lk):
+    options = Options(seed=33, lk=lk, kl_scale=0.7)
+    pack, features = made([[1] * 6], 33)
+    model = draft(options)
+    model.t2d.fill_(False)
+    result = step(model, options)(batched(pack, features), pack.supervised)
+    result.loss.backward()
+    assert result.loss.item() == 0
+    assert all(torch.count_nonzero(p.grad) == 0 for p in model.parameters() if p.requires_grad)
+    assert result.sums["ploss_K"].tolist() == [0.0] * options.steps
+    assert result.sums["rows_K"].sum() > 0
+
+
+@pytest.mark.parametrize("lk", ["alpha", "lambda"])
+def test_lk_means_divide_by_the_number_of_micro_steps(lk):
+    options = Options(seed=34, lk=lk, reduction="rows")
+    pack, features = made(random_masks((8, 5), 0.5, 34), 34)
+    one, _ = run(draft(options), options, pack, features, micro_steps=1)
+    four, _ = run(draft(options), options, pack, features, micro_steps=4)
+    assert one.loss.item() == pytest.approx(4 * four.loss.item(), rel=1e-12)
+    weighted = sum(0.8**k * x for k, x in enumerate(one.sums["ploss_K"].tolist()))
+    assert weighted == pytest.approx(one.loss.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("lk", [None, "alpha", "lambda"])
 @pytest.mark.parametrize("masks", [[[0, 0, 0]], [[0, 0, 1], [1]]], ids=["none", "only last rows"])
-def test_without_supervised_rows_the_loss_is_zero_and_so_are_gradients(masks):
-    options = Options(seed=27)
+def test_without_supervised_rows_the_loss_is_zero_and_so_are_gradients(masks, lk):
+    options = Options(seed=27, lk=lk)
     pack, features = made(masks, 27)
     result, grads = run(draft(options), options, pack, features, tokens_total=3)
     assert result.loss.item() == 0
@@ -181,8 +237,9 @@ def test_without_supervised_rows_the_loss_is_zero_and_so_are_gradients(masks):
     assert all(result.sums[n].tolist() == [0.0] * options.steps for n in SUMS)
 
 
-def test_without_gradients_the_loss_and_sums_are_the_same():
-    options = Options(seed=28)
+@pytest.mark.parametrize("lk", [None, "alpha", "lambda"])
+def test_without_gradients_the_loss_and_sums_are_the_same(lk):
+    options = Options(seed=28, lk=lk)
     pack, features = made(random_masks((8, 5), 0.5, 28), 28)
     model = draft(options)
     expected, _ = run(model, options, pack, features)
@@ -225,7 +282,7 @@ def test_decoding_a_chain_equals_the_unroll(norm_output):
     assert checked == len(unrolled)
 
 
-def expected_flops(model, length, steps, vocab):
+def expected_flops(model, length, steps, vocab, lk=None):
     """The formulas in the step's docstring, for one document of `length` tokens, all supervised."""
     s = model.settings
     n, heads, kv, width, hidden = length - 1, s.num_heads, s.num_kv_heads, s.head_dim, s.hidden_size
@@ -234,20 +291,20 @@ def expected_flops(model, length, steps, vocab):
     macs = 2 * n * 3 * s.target_hidden_size * hidden
     macs += 3 * n * hidden * projected + 3 * total * hidden * projected
     macs += 3 * total * heads * width * hidden + 3 * total * 3 * hidden * s.intermediate_size
-    macs += 3 * total * hidden * s.draft_vocab_size + n * s.target_hidden_size * vocab
+    macs += (4 if lk == "lambda" else 3) * total * hidden * s.draft_vocab_size + n * s.target_hidden_size * vocab
     pairs = [sum(min(512, q - b) * min(b + 512, q) for b in range(0, q, 512)) + q * k for k, q in enumerate(kept)]
     macs += 7 * width * heads * sum(pairs)
     return 2 * macs
 
 
-@pytest.mark.parametrize("length", [4, 23, 600])
-def test_flop_counter_sees_the_documented_matmuls(length):
-    options = Options(seed=30, steps=5)
+@pytest.mark.parametrize(("length", "lk"), [(4, None), (23, None), (600, None), (23, "alpha"), (23, "lambda")])
+def test_flop_counter_sees_the_documented_matmuls(length, lk):
+    options = Options(seed=30, steps=5, lk=lk)
     pack, features = made([[1] * length], 30)
     model = draft(options)
     with FlopCounterMode(display=False) as counter:
         run(model, options, pack, features)
-    assert counter.get_total_flops() == expected_flops(model, length, 5, 29)
+    assert counter.get_total_flops() == expected_flops(model, length, 5, 29, lk)
 
 
 def test_sparse_supervision_costs_less():

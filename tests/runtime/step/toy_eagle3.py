@@ -27,6 +27,10 @@ class Options:
     steps: int = 4
     reduction: str = "tokens"
     seed: int = 0
+    lk: str | None = None
+    kl_scale: float = 1.0
+    kl_decay: float = 1.0
+    sharp: float = 1.0
 
 
 def settings(options: Options) -> DraftSettings:
@@ -63,6 +67,7 @@ def draft(options: Options, dtype: torch.dtype = torch.float64) -> Eagle3Draft:
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.uniform_(0.5, 1.5, generator=generator)
+        model.lm_head.weight.mul_(options.sharp)
     return model.to(dtype)
 
 
@@ -93,7 +98,8 @@ def batched(pack: Pack, features: list[Features]) -> Batch:
 
 
 def step(model: Eagle3Draft, options: Options) -> Eagle3Step:
-    eagle3 = Eagle3Settings(ttt_length=options.steps, position_decay=0.8, reduction=options.reduction)
+    kl = (options.kl_scale, options.kl_decay)
+    eagle3 = Eagle3Settings(options.steps, 0.8, options.reduction, options.lk, *kl)
     return Eagle3Step(model, head(model.fc.weight.dtype), eagle3)
 
 
@@ -116,6 +122,9 @@ def naive(model: Eagle3Draft, options: Options, pack: Pack, features: list[Featu
         norm_output=options.norm_output,
         steps=options.steps,
         decay=0.8,
+        lk=options.lk,
+        kl_scale=options.kl_scale,
+        kl_decay=options.kl_decay,
     )
     docs = [
         naive_eagle3.Doc(torch.from_numpy(d.tokens), torch.from_numpy(d.loss_mask), f.aux_TC, f.last_TH)
