@@ -1,4 +1,4 @@
-"""In: a command line. Out: an exit status: 0; 1 for a user's mistake; 130 after Ctrl-C. The verbs, thin."""
+"""In: a command line. Out: an exit status: 0; 1: a user's mistake; 3: compile --diff differs; 130: Ctrl-C. Thin."""
 
 from __future__ import annotations
 
@@ -55,6 +55,9 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--plan", action="store_true", help="show the whole plan")
     verb.add_argument("--json", action="store_true", help="print the plan as JSON")
     verb.add_argument("--out", metavar="FILE", help="save the plan; `specforge run FILE` runs exactly it")
+    verb.add_argument("--diff", metavar="FILE", help="compare with a saved plan; the exit status is 3 where it differs")
+    verb.add_argument("--explain", metavar="NODE", help="show one operation of the plan: settings, edges, costs")
+    verb.add_argument("--graph", metavar="FILE", help="draw the plan as FILE.svg or, for mermaid, FILE.mmd")
 
     verb = verbs.add_parser(
         "run", parents=[recipe], help="run a recipe or a saved plan; goes on where the last run stopped"

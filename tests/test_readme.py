@@ -10,6 +10,7 @@ import pytest
 
 from specforge.cli import parser
 from specforge.compiler import compile, load
+from specforge.plan import dump
 
 pytestmark = pytest.mark.null
 REPOSITORY = Path(__file__).parents[1]
@@ -45,10 +46,12 @@ def targets() -> set[str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A folder in which the README's commands find the recipes and may write."""
+    """A folder in which the README's commands find the recipes and may write, with the plan they saved."""
     (tmp_path / "recipes").mkdir()
     for path in (REPOSITORY / "recipes").iterdir():
         (tmp_path / "recipes" / path.name).symlink_to(path)
+    saved = compile(load(tmp_path / "recipes" / "smollm2_eagle3.py"))
+    (tmp_path / "plan.json").write_text(dump(saved), encoding="utf-8")
     return tmp_path
 
 

@@ -40,6 +40,7 @@ def origins(facts: Facts, train: TrainSettings) -> tuple[Origin, ...]:
 def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
     draft, geometry, device = train.draft, facts.geometry, facts.device.name
     target = "the target's"
+    fill = "the documents of a micro-step" if device == "cpu" else "enough tokens to fill the device"
     known: dict[str, tuple[str, str]] = {
         "train.draft.vocab_size": (str(draft.draft_vocab_size), "the smaller of 32000 and the target's vocabulary"),
         "train.draft.intermediate_size": (str(draft.intermediate_size), target),
@@ -57,6 +58,6 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
         "train.features.policy.dtype": (facts.target_dtype, "the dtype the target computes in"),
         "train.features.target.config": (facts.world.configs[facts.target], "found by the target's name"),
         "topology.engine.dtype": (facts.target_dtype, f"the device {device}"),
-        "topology.engine.batch_size": (str(facts.capture_documents), "tokens enough to fill the device"),
+        "topology.engine.batch_size": (str(facts.capture_documents), fill),
     }
     return known

@@ -29,10 +29,10 @@ def text(plan: Plan) -> str:
         ("learning rate", _schedule(plan)),
         ("memory per rank", _memory(plan)),
         ("FLOPs per micro-step, all rows supervised", _flops(plan)),
-        ("kernels", _table((k.op, k.implementation, k.reason) for k in plan.kernels)),
-        ("files", _table((f.path, f.use, size(f.bytes), f"sha256 {f.sha256[:12]}") for f in plan.files)),
+        ("kernels", table((k.op, k.implementation, k.reason) for k in plan.kernels)),
+        ("files", table((f.path, f.use, size(f.bytes), f"sha256 {f.sha256[:12]}") for f in plan.files)),
         ("export keys", _wrapped(plan.export_keys)),
-        ("where values came from", _table((o.path, o.value, o.source) for o in plan.origins)),
+        ("where values came from", table((o.path, o.value, o.source) for o in plan.origins)),
         ("warnings", list(plan.warnings)),
     )
     lines: list[str] = []
@@ -95,7 +95,7 @@ def _processes(plan: Plan) -> list[str]:
             rows.append(
                 (process.name, ranks, f"target {role.target_dtype} in {role.engine}", f"draft {_train(plan).precision}")
             )
-    return _table(rows)
+    return table(rows)
 
 
 def _operations(plan: Plan) -> list[str]:
@@ -103,14 +103,15 @@ def _operations(plan: Plan) -> list[str]:
     for role in plan.roles:
         lines.append(f"role {role.name}")
         for op in role.ops:
-            length = _length(plan, op)
-            lines.append(f"  {op.name}: {_settings(op)}")
+            length = document_length(plan, op)
+            lines.append(f"  {op.name}: {settings_text(op)}")
             lines += [f"      <- {p.source}" for p in op.inputs]
-            lines += [f"      -> {p.name} {_feature(p.feature, length)}" for p in op.outputs]
+            lines += [f"      -> {p.name} {feature_text(p.feature, length)}" for p in op.outputs]
     return lines
 
 
-def _length(plan: Plan, op: Op) -> int:
+def document_length(plan: Plan, op: Op) -> int:
+    """Tokens of a full document that reaches an operation; 0 where no document does."""
     if isinstance(op.settings, SourceSettings):
         return op.settings.max_length
     for port in op.inputs:
@@ -120,7 +121,8 @@ def _length(plan: Plan, op: Op) -> int:
     return 0
 
 
-def _feature(feature: Feature, length: int) -> str:
+def feature_text(feature: Feature, length: int) -> str:
+    """Shape, dtype, layers, norm and bytes of what travels along an edge, for documents of `length` tokens."""
     if not feature.width:
         return "weights"
     shape = "[T]" if feature.width == 1 else f"[T, {feature.width}]"
@@ -131,7 +133,8 @@ def _feature(feature: Feature, length: int) -> str:
     return "  ".join([f"{shape} {feature.dtype}", *notes, cost])
 
 
-def _settings(op: Op) -> str:
+def settings_text(op: Op) -> str:
+    """What an operation does, in one line."""
     s = op.settings
     if isinstance(s, SourceSettings):
         rows = "all rows" if s.max_rows is None else f"first {s.max_rows} rows"
@@ -181,7 +184,7 @@ def _memory(plan: Plan) -> list[str]:
     if limit:
         share = f"{total / limit:.0%} of {plan.device.name}'s {size(limit)}"
         verdict = f"fits: {share}" if total <= limit else f"DOES NOT FIT: {share}"
-    return [*_table(rows), f"total {size(total)}; {verdict}"]
+    return [*table(rows), f"total {size(total)}; {verdict}"]
 
 
 def _flops(plan: Plan) -> list[str]:
@@ -189,14 +192,14 @@ def _flops(plan: Plan) -> list[str]:
     rows += [(p.name, flops(p.needed), flops(p.computed)) for p in plan.flops]
     needed, computed = sum(p.needed for p in plan.flops), sum(p.computed for p in plan.flops)
     rows.append(("total", flops(needed), flops(computed)))
-    lines = _table(rows)
+    lines = table(rows)
     if plan.device.tflops:
         seconds = computed / (plan.device.tflops * 1e12)
         lines.append(f"{seconds * 1e3:.1f} ms at {plan.device.name}'s {plan.device.tflops:g} TFLOP/s")
     return lines
 
 
-def _table(rows: Iterable[Sequence[str]]) -> list[str]:
+def table(rows: Iterable[Sequence[str]]) -> list[str]:
     """Rows with their cells in columns; the widest columns are clipped until the whole fits."""
     kept = [tuple(r) for r in rows]
     if not kept:

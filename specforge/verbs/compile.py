@@ -1,14 +1,18 @@
-"""In: a recipe. Out: on standard output its plan as text or JSON; with --out, the plan's file."""
+"""In: a recipe. Out: on standard output its plan as text or JSON; with --out, the plan's file; or one view of it."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
+from types import ModuleType
 
 from specforge.compiler import compile, load
 from specforge.compiler.show import text
 from specforge.plan import Plan, dump
 from specforge.runtime.env import hugging_face_cache
+
+DIFFERS = 3
 
 
 def compiled(recipe: str, overrides: list[str]) -> Plan:
@@ -18,13 +22,37 @@ def compiled(recipe: str, overrides: list[str]) -> Plan:
 
 def main(args: argparse.Namespace) -> int:
     plan = compiled(args.recipe, args.overrides)
+    saved = _read(args.diff) if args.diff else ""
     if args.out:
         Path(args.out).write_text(dump(plan), encoding="utf-8")
+    if args.graph:
+        Path(args.graph).write_text(_view("draw").drawn(plan, args.graph), encoding="utf-8")
     if args.json:
         print(dump(plan), end="")
     elif args.plan:
         print(text(plan), end="")
-    else:
-        where = f"saved to {args.out}; specforge run {args.out} runs it" if args.out else "--plan shows it"
-        print(f"{args.recipe} compiles to plan {plan.digest[:16]}; {where}")
+    elif not (args.explain or args.diff):
+        files = {"saved": args.out, "drawn": args.graph}
+        where = " and ".join(f"{done} to {file}" for done, file in files.items() if file)
+        where += f"; specforge run {args.out} runs it" if args.out else ""
+        print(f"{args.recipe} compiles to plan {plan.digest[:16]}; {where or '--plan shows it'}")
+    if args.explain:
+        print(_view("explain").text(plan, args.explain), end="")
+    if args.diff:
+        found = _view("diff").compare(saved, plan)
+        print(_view("diff").text(found, args.diff), end="")
+        return DIFFERS if found else 0
     return 0
+
+
+def _view(name: str) -> ModuleType:
+    """A module of the compiler that only one option needs, imported when it is asked for."""
+    return importlib.import_module(f"specforge.compiler.{name}")
+
+
+def _read(file: str) -> str:
+    """A saved plan's text, read before --out may write the same file."""
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"--diff {file}: {error.strerror}; write a plan with: compile RECIPE --out {file}") from None

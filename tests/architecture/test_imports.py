@@ -23,7 +23,7 @@ MOST_LINES, MOST_PARAMETERS = 400, 6
 FREE_NAMES = {"forward", "backward"}
 
 VALUES = ("specforge.dsl.feature",)
-WAIST = ("specforge.plan", "specforge.settings", "specforge.shipped")
+WAIST = ("specforge.plan", "specforge.plan_diff", "specforge.settings", "specforge.shipped")
 COMPILER_THIRD = {"attrs", "networkx"}
 RUNTIME_THIRD = {
     *(
@@ -57,6 +57,7 @@ LAYERS = (
     Layer("specforge/settings.py", VALUES, {"attrs"}),
     Layer("specforge/shipped.py", (), set()),
     Layer("specforge/plan.py", (*VALUES, "specforge.settings"), {"attrs", "cattrs"}),
+    Layer("specforge/plan_diff.py", (), {"attrs"}),
     Layer("specforge/compiler", ("specforge.dsl", "specforge.compiler", *WAIST), COMPILER_THIRD),
     Layer("specforge/runtime", (*VALUES, *WAIST, "specforge.runtime", "specforge_kernels"), RUNTIME_THIRD),
     Layer("specforge/verbs", ("specforge",), set()),

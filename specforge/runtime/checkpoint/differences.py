@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
 from typing import Any
 
-import attrs
-
 from specforge.plan import CONVERTER, Plan
+from specforge.plan_diff import Difference, differences
 from specforge.runtime.checkpoint.state import CheckpointError
 
 # What may change when a run is resumed: where and how often something is written, what is exported, and texts and
@@ -30,31 +28,16 @@ FREE = (
 )
 FREE_KINDS = ("CheckpointSettings", "EvaluateSettings.every", "ExportSettings")
 GROWING = ("batch.max_steps", "roles.*.ops.*.settings.max_steps")
-ABSENT = "absent"
-
-
-@attrs.frozen
-class Difference:
-    """One field that differs: its dotted path (list entries by their name), and both values."""
-
-    path: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.old!r} -> {self.new!r}"
 
 
 def compare_plans(old: Plan, new: Plan) -> list[Difference]:
     """Fields of `new` that keep it from resuming a run of `old`, in the plan's order. Empty: it may resume."""
-    before, after = dict(_fields("", _prunable(old))), dict(_fields("", _prunable(new)))
     new_is_longer = _longer(old, new)
     return [
-        Difference(path, before.get(path, ABSENT), after.get(path, ABSENT))
-        for path in [*before, *(path for path in after if path not in before)]
-        if before.get(path, ABSENT) != after.get(path, ABSENT)
-        and not any(fnmatch.fnmatchcase(path, free) for free in FREE)
-        and not (new_is_longer and any(fnmatch.fnmatchcase(path, growing) for growing in GROWING))
+        found
+        for found in differences(_prunable(old), _prunable(new))
+        if not any(fnmatch.fnmatchcase(found.path, free) for free in FREE)
+        and not (new_is_longer and any(fnmatch.fnmatchcase(found.path, growing) for growing in GROWING))
     ]
 
 
@@ -88,17 +71,3 @@ def _prunable(plan: Plan) -> dict[str, Any]:
             kept.append(op)
         role["ops"] = kept
     return data
-
-
-def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Leaves as (dotted path, value). A list is walked by its entries' names or paths, else by position."""
-    if isinstance(value, dict):
-        if not value:
-            yield path, {}
-        for key, item in value.items():
-            yield from _fields(f"{path}.{key}" if path else key, item)
-    elif isinstance(value, list | tuple) and any(isinstance(item, dict) for item in value):
-        for position, item in enumerate(value):
-            yield from _fields(f"{path}.{item.get('name') or item.get('path') or position}", item)
-    else:
-        yield path, list(value) if isinstance(value, tuple) else value
