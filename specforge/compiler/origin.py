@@ -40,7 +40,7 @@ def origins(facts: Facts, train: TrainSettings) -> tuple[Origin, ...]:
 def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
     draft, geometry, device = train.draft, facts.geometry, facts.device.name
     target = "the target's"
-    fill = "the documents of a micro-step" if device == "cpu" else "enough tokens to fill the device"
+    fill = "the documents of a micro-step" if device == "cpu" else "fills the device"
     known: dict[str, tuple[str, str]] = {
         "train.draft.vocab_size": (str(draft.draft_vocab_size), "the smaller of 32000 and the target's vocabulary"),
         "train.draft.intermediate_size": (str(draft.intermediate_size), target),
@@ -51,7 +51,7 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
         "train.schedule_steps": ("known after preparation", "the steps that will run"),
         "train.max_steps": ("all of the data", "no limit is given"),
         "train.features.policy": (
-            f"layers {list(draft.aux_layers)} and the last hidden state",
+            f"layers {list(draft.aux_layers)}, last hidden",
             f"Eagle3 on {geometry.num_layers} layers",
         ),
         "train.features.policy.layers": (str(list(draft.aux_layers)), f"Eagle3 on {geometry.num_layers} layers"),

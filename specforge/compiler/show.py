@@ -73,9 +73,9 @@ def _head(plan: Plan) -> list[str]:
         f"  {geometry.model_type}, {geometry.num_layers} layers, hidden {geometry.hidden_size}, inner "
         f"{geometry.intermediate_size}, heads {geometry.num_heads}/{geometry.num_kv_heads} of {geometry.head_dim}, "
         f"vocabulary {geometry.vocab_size}",
-        f"draft {draft.architecture}: hidden {draft.hidden_size}, inner {draft.intermediate_size}, heads "
-        f"{draft.num_heads}/{draft.num_kv_heads} of {draft.head_dim}, vocabulary {draft.draft_vocab_size}, "
-        f"{trained:,} trained parameters",
+        f"draft {draft.architecture}: {trained:,} trained parameters",
+        f"  hidden {draft.hidden_size}, inner {draft.intermediate_size}, heads {draft.num_heads}/{draft.num_kv_heads} "
+        f"of {draft.head_dim}, vocabulary {draft.draft_vocab_size}",
         f"strategy {train.strategy}: {train.eagle3.ttt_length} TTT steps, weights {train.eagle3.position_decay:g}^k, "
         f"loss per {'supervised row' if train.eagle3.reduction == 'tokens' else 'row of the micro-step'}"
         + (f", LK {train.eagle3.lk}" if train.eagle3.lk else ""),
@@ -143,7 +143,7 @@ def settings_text(op: Op) -> str:
         return f"{s.path}, {rows}, cut at {s.max_length} tokens{last}{', strict' if s.strict else ''}"
     if isinstance(s, CaptureSettings):
         layers = ", ".join(map(str, s.layers))
-        return f"forward of {s.batch_documents} documents, hooks on layers {layers} and the final norm"
+        return f"forward of {_counted(s.batch_documents, 'document')}, hooks on layers {layers} and the final norm"
     if isinstance(s, TrainSettings):
         return f"{s.strategy}, AdamW, clip {s.max_grad_norm:g}, precision {s.precision}, float32 masters"
     if isinstance(s, EvaluateSettings):
