@@ -30,6 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"specforge {args.verb}: {error.filename}: {error.strerror}; name another path", file=sys.stderr)
+        return 1
     return status
 
 

@@ -94,6 +94,10 @@ def _digest(path: str, use: str, base: Path) -> DataFile:
 
 def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Problem]) -> bool:
     place, line, kind = _plain(loaded.base / path), written(node).line_of(name), type(node).__name__
+    if place.is_dir():
+        what = f"{kind}.{name} is {path!r}, and {place} is a folder"
+        problems.append(Problem(line, "file-not-found", what, "name a file in it"))
+        return False
     if not place.is_file():
         near = nearest(place.name, [p.name for p in place.parent.glob("*")]) if place.parent.is_dir() else ""
         fix = near if near.startswith("did") else "paths in a recipe are relative to the recipe's folder"

@@ -97,6 +97,8 @@ def test_export_of_the_run_and_of_one_checkpoint(home, monkeypatch, capsys):
         (["run", "recipes/data/README.json"], "recipes/data/README.json is not a plan that runs"),
         (["eval", "runs/none", "--prompts", "recipes/data/tiny_heldout.jsonl"], "runs/none"),
         (["export", "runs/none", "--to", "hf"], "runs/none"),
+        (["compile", "recipes/tiny_eagle3.py", "--out", "gone/plan.json"], "gone/plan.json: No such file or directory"),
+        (["run", "recipes/tiny_eagle3.py", "--set", "output_dir=plan.json/runs"], "plan.json/runs: Not a directory"),
         (["fetch", "nobody/nothing"], "cannot fetch 'nobody/nothing'"),
     ],
 )
