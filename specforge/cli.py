@@ -20,20 +20,19 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command `specforge`. Each verb's module is imported only when it is asked for."""
     args = parser().parse_args(argv)
-    verb = importlib.import_module(VERBS[args.verb])
     try:
-        status: int = verb.main(args)
+        status: int = importlib.import_module(VERBS[args.verb]).main(args)
     except ValueError as error:
         print(f"specforge {args.verb}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print(f"specforge {args.verb}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 1
     except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"specforge {args.verb}: {error.filename}: {error.strerror}; name another path", file=sys.stderr)
+        where = f"{error.filename}: {error.strerror}; name another path" if error.filename else str(error)
+        print(f"specforge {args.verb}: {where}", file=sys.stderr)
         return 1
     return status
 
@@ -77,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--batch-size", type=int, default=1, metavar="B", help="prompts decoded at once (default 1)")
     verb.add_argument("--limit", type=int, metavar="N", help="read only the first N prompts")
     verb.add_argument("--untrained", action="store_true", help="measure the draft as it was before training")
-    verb.add_argument("--device", metavar="D", help="cpu or cuda; default: the device the run was planned for")
+    verb.add_argument("--device", choices=["cpu", "cuda"], help="default: the device the run was planned for")
     verb.add_argument(
         "--dtype", choices=["float32", "bfloat16", "float16"], help="of target and draft; default: planned"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,26 @@ def test_running_the_recipe_again_finds_the_run_finished(home, monkeypatch, caps
     monkeypatch.chdir(home)
     assert main(["run", "recipes/tiny_eagle3.py"]) == 0
     assert "this run is finished (120 steps)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("after_s", [0.6, 1.5])
+def test_ctrl_c_before_training_is_130_and_no_trace(home, after_s):
+    command = [
+        sys.executable,
+        "-m",
+        "specforge.cli",
+        "run",
+        "recipes/tiny_eagle3.py",
+        "--set",
+        f"output_dir=c{after_s}",
+    ]
+    process = subprocess.Popen(command, cwd=home, stderr=subprocess.PIPE, text=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(after_s)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
 
 
 def test_eval_reports_real_decoding(home, monkeypatch, capsys):

@@ -126,6 +126,8 @@ def _decode_both(pair: Pair, prompts: tuple[Prompt, ...], draft_tokens: int) -> 
 
 def _placement(request: EvalRequest, saved: SavedDraft) -> Placement:
     device = request.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, and torch sees no GPU here; leave --device out, or give --device cpu")
     planned = saved.checkpoint.plan.roles[0].target_dtype
     return Placement(device, request.dtype or ("float32" if device == "cpu" else planned))
 
