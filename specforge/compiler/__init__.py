@@ -11,6 +11,7 @@ from specforge.compiler.geometry import read_world
 from specforge.compiler.graph import Edge, Graph, Node
 from specforge.compiler.load import Loaded, load
 from specforge.compiler.lower import lower
+from specforge.compiler.override import named
 from specforge.compiler.passes import PIPELINE
 from specforge.compiler.problem import CompileError, Problem
 from specforge.compiler.verify import verify
@@ -43,10 +44,9 @@ def compile(loaded: Loaded, caches: tuple[Path, ...] = ()) -> Plan:
 def compile_graph(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[Graph, Facts]:
     """The finished Graph before it is lowered, and the facts the lowering reads; raises as `compile` does."""
     world, problems = read_world(loaded, caches)
-    problems = [*loaded.problems, *problems]
     facts = Facts(loaded.recipe, world, loaded.file)
     graph = build(loaded.recipe)
-    problems += check(graph, facts)
+    problems = [*loaded.problems, *named([*problems, *check(graph, facts)], loaded.recipe)]
     if problems:
         raise CompileError(loaded.file, problems)
     verify(graph, "build")

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from specforge.dsl.node import BAD, Collector, evolve, is_node, report
+from specforge.dsl.node import BAD, Collector, evolve, is_node, report, written
 from specforge.dsl.problem import Problem
 from specforge.dsl.recipe import Recipe, children, walk
 from specforge.dsl.rule import nearest
@@ -44,6 +44,20 @@ def apply(recipe: Recipe, overrides: tuple[str, ...], collector: Collector) -> R
             collector.problems[index] = attrs.evolve(problem, line=0, what=f"--set {text}: {problem.what}")
         recipe = _replace(recipe, node, changed)
     return recipe
+
+
+def named(problems: list[Problem], recipe: Recipe) -> list[Problem]:
+    """The problems between nodes; one of an overridden field says which --set it came from."""
+    origins = {}
+    for path, node in walk(recipe):
+        for name in written(node).overridden:
+            at = f"{path}.{name}" if path else name
+            origins[f"{type(node).__name__}.{name} "] = f"--set {at}={getattr(node, name)}: "
+    found = []
+    for problem in problems:
+        prefix = next((o for start, o in origins.items() if not problem.line and problem.what.startswith(start)), "")
+        found.append(attrs.evolve(problem, what=prefix + problem.what))
+    return found
 
 
 def _paths(recipe: Recipe) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar, dataclass_transform
 
 import attrs
@@ -21,6 +22,9 @@ NODE_RULES = {
     "missing-field": "a node is given every field that has no default",
     "field-twice": "a field is given once, by place or by name",
 }
+
+
+HERE = Path(__file__).parent
 
 
 class ReadBadValue(Exception):
@@ -69,8 +73,8 @@ class Written:
     overridden: tuple[str, ...] = ()
 
     def line_of(self, name: str) -> int:
-        """The line of one argument; the call's line where it is not known."""
-        return self.field_lines.get(name, self.line)
+        """The line of one argument; the call's where it is not known; 0 for an override, which no line wrote."""
+        return 0 if name in self.overridden else self.field_lines.get(name, self.line)
 
 
 @attrs.define
@@ -221,4 +225,6 @@ def _written() -> Written:
     position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
     if position is not None:
         line, column = position[0] or line, position[2] or 0
+    if Path(frame.f_code.co_filename).parent == HERE:  # a field's default: no line of the recipe wrote it
+        line, column = 0, 0
     return Written(file=frame.f_code.co_filename, line=line, column=column)
