@@ -76,9 +76,11 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--batch-size", type=int, default=1, metavar="B", help="prompts decoded at once (default 1)")
     verb.add_argument("--limit", type=int, metavar="N", help="read only the first N prompts")
     verb.add_argument("--untrained", action="store_true", help="measure the draft as it was before training")
-    verb.add_argument("--device", choices=["cpu", "cuda"], help="default: the device the run was planned for")
+    verb.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU where there is one")
     verb.add_argument(
-        "--dtype", choices=["float32", "bfloat16", "float16"], help="of target and draft; default: planned"
+        "--dtype",
+        choices=["float32", "bfloat16", "float16"],
+        help="default: float32 on a CPU, else the plan's",
     )
     verb.add_argument("--json", action="store_true", help="print the report as JSON")
 

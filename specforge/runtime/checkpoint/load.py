@@ -36,18 +36,24 @@ def find_latest(parent: Path) -> Path | None:
 
 def load(folder: Path) -> Checkpoint:
     """Read a checkpoint folder. Raises CheckpointError that names the folder where a file is missing or damaged."""
+    fix = "point the link `latest` beside it at another step-* folder, or remove the run directory to start again"
+    return read(folder, fix, with_optimizer=True)
+
+
+def read(folder: Path, fix: str, *, with_optimizer: bool) -> Checkpoint:
+    """What `load` reads; without its optimizer the tensors that only a resumed run needs stay on disk.
+
+    `fix`: the edit that CheckpointError names.
+    """
     try:
         return Checkpoint(
             plan=plans.load((folder / PLAN_FILE).read_text(encoding="utf-8")),
             state=read_state((folder / STATE_FILE).read_text(encoding="utf-8")),
             draft=load_file(folder / DRAFT_FILE),
-            optimizer=load_file(folder / OPTIMIZER_FILE),
+            optimizer=load_file(folder / OPTIMIZER_FILE) if with_optimizer else {},
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{folder} is not a complete checkpoint ({error}); point the link `latest` beside it at another step-* "
-            "folder, or remove the run directory to start again"
-        ) from None
+        raise CheckpointError(f"{folder} is not a complete checkpoint ({error}); {fix}") from None
 
 
 @torch.no_grad()

@@ -5,19 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import attrs
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from specforge import plan as plans
-from specforge.runtime.checkpoint.load import find_latest
-from specforge.runtime.checkpoint.state import (
-    DRAFT_FILE,
-    PLAN_FILE,
-    STATE_FILE,
-    Checkpoint,
-    CheckpointError,
-    read_state,
-)
+from specforge.runtime.checkpoint.load import find_latest, read
+from specforge.runtime.checkpoint.state import DRAFT_FILE, Checkpoint, CheckpointError
 from specforge.settings import TrainSettings
 
 
@@ -47,16 +37,7 @@ def read_draft(path: Path) -> SavedDraft:
     Raises CheckpointError where there is none, or it is damaged.
     """
     folder = _folder(path)
-    try:
-        checkpoint = Checkpoint(
-            plan=plans.load((folder / PLAN_FILE).read_text(encoding="utf-8")),
-            state=read_state((folder / STATE_FILE).read_text(encoding="utf-8")),
-            draft=load_file(folder / DRAFT_FILE),
-            optimizer={},
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"{folder} is not a complete checkpoint ({error}); name another step-* folder") from None
-    return SavedDraft(folder, checkpoint)
+    return SavedDraft(folder, read(folder, "name another step-* folder", with_optimizer=False))
 
 
 def _folder(path: Path) -> Path:
