@@ -82,6 +82,11 @@ def parser() -> argparse.ArgumentParser:
         choices=["float32", "bfloat16", "float16"],
         help="default: float32 on a CPU, else the plan's",
     )
+    verb.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="sample, without loss; default 0: greedy"
+    )
+    verb.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample from this share of probability")
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampled output (default 0)")
     verb.add_argument("--json", action="store_true", help="print the report as JSON")
 
     verb = verbs.add_parser("export", help="write a trained draft as an engine loads it")

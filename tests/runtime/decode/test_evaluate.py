@@ -14,6 +14,7 @@ from specforge.runtime.checkpoint.saved_draft import read_draft
 from specforge.runtime.checkpoint.state import Checkpoint, CheckpointError, State, draft_tensors
 from specforge.runtime.decode.acceptance import Acceptance
 from specforge.runtime.decode.agreement import Difference
+from specforge.runtime.decode.choice import Sampling
 from specforge.runtime.decode.evaluate import EvalRequest, evaluate, load_draft
 from specforge.runtime.decode.report import EvalReport, Sample, Setup, Speed
 from specforge.runtime.draft.eagle3 import init_draft
@@ -32,6 +33,7 @@ KEYS = {
     "max_new_tokens",
     "draft_tokens",
     "batch_size",
+    "sampling",
     "evaluated_prompts",
     "skipped_rows",
     "acceptance_length",
@@ -140,3 +142,12 @@ def test_the_text_of_a_report_names_differences_and_skipped_rows():
     ):
         assert line in text
     assert report.unexplained == 1
+
+
+def test_sampled_output_says_how_it_was_drawn_and_compares_nothing(run):
+    report = evaluate(_request(run, sampling=Sampling(1.0, top_p=0.9, seed=4)))
+    assert report.json()["sampling"] == {"temperature": 1.0, "top_p": 0.9, "seed": 4}
+    assert report.differences == ()
+    assert "temperature 1, top-p 0.9, seed 4: distributed as the target's own" in report.text()
+    again = evaluate(_request(run, sampling=Sampling(1.0, top_p=0.9, seed=4)))
+    assert again.samples == report.samples != evaluate(_request(run, sampling=Sampling(1.0, seed=5))).samples
