@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import torch
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -156,7 +157,7 @@ def _model_class(config: PretrainedConfig) -> type:
 
 
 def _load(folder: Path, name: str, dtype: torch.dtype) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = _config(folder / "config.json", name)
     try:
         model, info = _model_class(config).from_pretrained(
             folder,
@@ -183,8 +184,25 @@ def _load(folder: Path, name: str, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
+def _config(path: Path, name: str) -> PretrainedConfig:
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, StrictDataclassError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(
+            f"target {name}: {path} cannot be read as a transformers config: {said[:300]} Restore the config.json "
+            "that the recipe was compiled with."
+        ) from None
+
+
 def _random(settings: TargetSettings, base: Path, dtype: torch.dtype) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(locate(settings.config, base), local_files_only=True)
+    path = locate(settings.config, base)
+    if not path.is_file():
+        raise ValueError(
+            f"target {settings.name}: {path} is not there, and its weights are drawn in the shape which that file "
+            f"gives. The plan reads {settings.config!r} from the recipe's folder, {base}: put the file back there."
+        )
+    config = _config(path, settings.name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.random_seed)
         model = _model_class(config).from_config(config, dtype=torch.float32, attn_implementation="sdpa")

@@ -52,6 +52,36 @@ def test_a_finished_run_says_so_and_does_nothing(toy):
     assert os.stat("run/checkpoints/latest", follow_symlinks=False).st_ino == before
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[]",
+        "{}",
+        "5",
+        "{",
+        '{"digest": "x", "step": 24}',
+        '{"digest": 1, "step": "many", "checkpoint": [], "exports": 3, "metrics": [], "best_score": {}}',
+    ],
+)
+def test_a_damaged_result_tells_of_no_finished_run(toy, body):
+    """The steps are all there: what is done again is the export, and the result."""
+    plan = toy.plan(train={"max_steps": 2, "schedule_steps": 2})
+    first, _ = quiet(plan)
+    Path("run/result.json").write_text(body)
+    again, said = quiet(plan)
+    assert again == first
+    assert "resuming at step 2" in said
+    assert json.loads(Path("run/result.json").read_text())["step"] == 2
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "", '{"digest": "x"}'])
+def test_a_damaged_plan_of_the_latest_checkpoint_is_named(toy, content):
+    quiet(toy.plan(train={"max_steps": 2, "schedule_steps": 24}))
+    Path("run/checkpoints/step-000002/plan.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"step-000002 is not a complete checkpoint: plan.json: .*`latest`"):
+        quiet(toy.plan(train={"max_steps": 4, "schedule_steps": 24}))
+
+
 def test_a_lost_export_is_written_again_without_training(toy):
     first, _ = quiet(toy.plan())
     content = (first.exports[0] / "model.safetensors").read_bytes()
