@@ -7,10 +7,13 @@ executor of the plan's topology. Starting again is resuming: progress is what th
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import cattrs
+import torch
 from rich.console import Console
 
 from specforge import plan as plans
@@ -75,7 +78,8 @@ def run(plan: Plan, console: Console | None = None) -> Result:
         preflight(plan, folder.path)
         folder.result.unlink(missing_ok=True)
         write_text(folder.plan, plans.dump(plan))
-        executed = EXECUTORS[topology(plan)](plan, folder, console)
+        with _memory(plan, folder):
+            executed = EXECUTORS[topology(plan)](plan, folder, console)
         if not executed.interrupted:
             write_text(folder.result, _result_text(executed, plan, folder))
     return Result(
@@ -88,6 +92,22 @@ def run(plan: Plan, console: Console | None = None) -> Result:
         best_score=executed.state.best_score,
         already_finished=False,
     )
+
+
+@contextmanager
+def _memory(plan: Plan, folder: RunFolder) -> Iterator[None]:
+    """Within, a GPU (or a host) that runs out of memory is a ValueError that says what to make smaller."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        estimate = sum(part.bytes for part in plan.memory) / 2**30
+        said = str(error).strip().partition("\n")[0] or "the host has none left"
+        raise ValueError(
+            f"{plan.name} ran out of memory (the plan estimates {estimate:.1f} GiB on {plan.device.name}): {said}\n"
+            "Lower train.batch_size (train.accumulation makes up for it), train.features.source.max_length or "
+            "topology.engine.batch_size, and give the changed recipe another output_dir. If another program holds the "
+            f"memory, end it and run this again: it goes on from the last checkpoint in {folder.path}"
+        ) from None
 
 
 def topology(plan: Plan) -> tuple[str, ...]:

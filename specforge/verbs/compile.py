@@ -30,9 +30,9 @@ def main(args: argparse.Namespace) -> int:
     plan = compiled(args.recipe, args.overrides)
     saved = _saved(args.diff) if args.diff else ""
     if args.out:
-        Path(args.out).write_text(dump(plan), encoding="utf-8")
+        _write(args.out, dump(plan))
     if args.graph:
-        Path(args.graph).write_text(_view("draw").drawn(plan, args.graph), encoding="utf-8")
+        _write(args.graph, _view("draw").drawn(plan, args.graph))
     if args.json:
         print(dump(plan), end="")
     elif args.plan:
@@ -57,6 +57,13 @@ def main(args: argparse.Namespace) -> int:
 def _view(name: str) -> ModuleType:
     """A module of the compiler that only one option needs, imported when it is asked for."""
     return importlib.import_module(f"specforge.compiler.{name}")
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}; name another path, or free space there") from None
 
 
 def _saved(file: str) -> str:

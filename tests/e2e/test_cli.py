@@ -142,6 +142,12 @@ def test_a_refused_resume_is_told_in_the_paths_of_set(home, monkeypatch, capsys)
     ]
 
 
+def test_a_plan_on_a_full_disk_is_told(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    assert main(["compile", "recipes/tiny_eagle3.py", "--out", "/dev/full"]) == 1
+    assert capsys.readouterr().err.startswith("specforge compile: /dev/full: No space left on device; name another")
+
+
 def test_a_saved_plan_is_known_by_its_content(home, monkeypatch, capsys):
     monkeypatch.chdir(home)
     shutil.copy("plan.json", "plan.txt")

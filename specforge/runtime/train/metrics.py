@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from specforge.runtime.checkpoint.save import write_text
+from specforge.runtime.writing import writing
 
 # what a step gives per TTT step: its normalised loss, then numerators and their denominators
 SUMS = ("ploss_K", "correct_K", "rows_K", "acceptance_K", "kept_K")
@@ -76,15 +77,18 @@ class MetricsFile:
         if path.exists():
             lines = [line for line in path.read_text(encoding="utf-8").splitlines() if _step(line) <= step]
             write_text(path, "".join(f"{line}\n" for line in lines))
-        self._file = path.open("a", encoding="utf-8")
+        with writing(path.name, path.parent):
+            self._file = path.open("a", encoding="utf-8")
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line. NaN and infinity become null: JSON has neither."""
-        self._file.write(json.dumps({key: finite_or_none(value) for key, value in line.items()}) + "\n")
-        self._file.flush()
+        with writing(self._path.name, self._path.parent):
+            self._file.write(json.dumps({key: finite_or_none(value) for key, value in line.items()}) + "\n")
+            self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        with writing(self._path.name, self._path.parent):
+            self._file.close()
 
 
 def _ratio(numerator: torch.Tensor, denominator: torch.Tensor) -> list[float]:
