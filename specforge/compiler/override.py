@@ -26,7 +26,8 @@ def apply(recipe: Recipe, overrides: tuple[str, ...], collector: Collector) -> R
         path, equals, value = text.partition("=")
         path = path.strip()
         if not equals or not path:
-            report(Problem(0, "override-form", f"--set {text} has no value", "write --set train.learning_rate=3e-4"))
+            what = f"--set {text} {'names no field' if equals else 'has no value'}"
+            report(Problem(0, "override-form", what, "write --set train.learning_rate=3e-4"))
             continue
         found = _field(recipe, path)
         if found is None and _below_refused(recipe, path):

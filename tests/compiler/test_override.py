@@ -92,7 +92,9 @@ def test_a_node_used_in_two_places_changes_in_both_and_an_equal_one_does_not(wri
         ("train.learningrate=1", "did you mean train.learning_rate?"),
         ("tran.epochs=1", "did you mean train.epochs?"),
         ("learning_rate=1", "did you mean train.learning_rate?"),
-        ("format=hf", "the nearest are outputs[0].format"),
+        ("format=hf", "did you mean outputs[0].format?"),
+        ("train.steps=1", "did you mean train.max_steps or train.schedule_steps?"),
+        ("train.draft.heads=1", "did you mean train.draft.num_heads or train.draft.num_kv_heads?"),
         ("zzzzz=1", "the nearest are "),
         ("outputs[4].keep=1", "did you mean outputs[0].keep?"),
     ],
@@ -133,6 +135,11 @@ def test_an_override_below_a_refused_value_says_nothing_more(write):
 def test_an_override_does_not_repeat_a_problem_of_the_node_it_changes(write):
     path = write("Capture(rows, target), Eagle3(), max_steps=9, schedule_steps=5")
     assert [p[0] for p in problems(path, "train.epochs=2", "train.strategy.fc_norm=True")] == ["horizon-too-short"]
+
+
+def test_an_override_without_a_field_or_a_value_says_which(write):
+    assert [what for _, what, _ in problems(write(), "=3")] == ["--set =3 names no field"]
+    assert [what for _, what, _ in problems(write(), "train.epochs")] == ["--set train.epochs has no value"]
 
 
 @given(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False)))

@@ -73,6 +73,9 @@ def evaluate(request: EvalRequest) -> EvalReport:
 
 
 def _evaluate(request: EvalRequest) -> EvalReport:
+    if not request.prompts.is_file():
+        what = "is a folder" if request.prompts.is_dir() else "there is no such file"
+        raise ValueError(f"--prompts {request.prompts}: {what}; give a file of chats or of tokenised rows")
     saved = read_draft(request.checkpoint)
     plan = saved.checkpoint.plan
     placement = _placement(request, saved)

@@ -41,7 +41,8 @@ def total(parts: Sequence[Sums]) -> dict[str, torch.Tensor]:
 
 
 def ratios(sums: Sums, position_decay: float) -> dict[str, float]:
-    """Metrics of sums on the host: loss, acc, simulated_acceptance_length; ploss_i, acc_i, acceptance_rate_i per step.
+    """Metrics of sums on the host: loss, acc, simulated_acceptance_length; ploss_i, acc_i, acceptance_rate_i per step;
+    kept_share, of supervised rows whose teacher argmax is in the draft vocabulary: only they teach.
 
     `loss` weights ploss_i with position_decay ** i. `acc` is over all TTT steps. `simulated_acceptance_length` is
     acc_0 + acc_0·acc_1 + ...: no bonus token, and a proxy, since the factors are not conditional. A ratio over no rows
@@ -54,6 +55,7 @@ def ratios(sums: Sums, position_decay: float) -> dict[str, float]:
         "loss": sum(position_decay**k * value for k, value in enumerate(ploss)),
         "acc": float(sums["correct_K"].sum() / sums["rows_K"].sum().clamp(min=1)),
         "simulated_acceptance_length": simulated_acceptance_length(acc),
+        "kept_share": float(sums["kept_K"].sum() / sums["rows_K"].sum().clamp(min=1)),
     }
     for name, values in (("ploss", ploss), ("acc", acc), ("acceptance_rate", acceptance)):
         found |= {f"{name}_{k}": value for k, value in enumerate(values)}

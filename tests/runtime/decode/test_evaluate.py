@@ -116,6 +116,13 @@ def test_a_missing_checkpoint_and_numbers_below_one_are_refused(tmp_path, run):
             attrs.evolve(_request(run), **{name: 0})
 
 
+def test_prompts_that_are_no_file_are_told_before_anything_is_loaded(run, tmp_path):
+    request = attrs.evolve(_request(run), checkpoint=tmp_path / "nowhere")
+    for prompts, what in (("nope", "there is no such file"), ("run", "is a folder")):
+        with pytest.raises(ValueError, match=f"--prompts {tmp_path / prompts}: {what}; give a file of chats or of"):
+            evaluate(attrs.evolve(request, prompts=tmp_path / prompts))
+
+
 def test_a_gpu_that_is_not_there_is_told(run, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=r"device is 'cuda', and torch sees no GPU here; .* give --device cpu"):
