@@ -19,7 +19,7 @@ from specforge.dsl.source import SOURCES
 from specforge.dsl.target import Target
 from specforge.plan import DataFile
 from specforge.settings import Geometry
-from specforge.shipped import PREFIX, config_name, locate, recipes_folder
+from specforge.shipped import PREFIX, config_name, hub_config, hub_path, locate, recipes_folder
 
 WORLD_RULES = {
     "target-not-found": "a target's config.json is found without a network",
@@ -37,8 +37,8 @@ _HEADS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling":
 class World:
     """What the recipe's names stand for on this machine. A Geometry is missing where its config was refused.
 
-    `configs`: paths as `specforge.shipped.locate` reads them. `folders`: targets that are local folders.
-    `templates`: the text of each chat template, by path. `files`: what was read, with digests.
+    `configs`: paths as `specforge.shipped.locate` reads them, the same on every machine. `folders`: targets that are
+    local folders. `templates`: the text of each chat template, by path. `files`: what was read, with digests.
     """
 
     base: Path
@@ -65,12 +65,13 @@ def read_world(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[World, li
             _read_target(node, world, caches, problems)
             if node in world.configs:
                 config = world.configs[node]
-                files[config] = _digest(config, "target config", loaded.base)
+                files[config] = _digest(config, "target config", locate(config, loaded.base, caches))
         elif isinstance(node, SOURCES):
             for name in ("path", "chat_template"):
                 path = getattr(node, name, None)
                 if isinstance(path, str) and path not in files and _readable(node, name, path, loaded, problems):
-                    files[path] = _digest(path, "documents" if name == "path" else "chat template", loaded.base)
+                    use = "documents" if name == "path" else "chat template"
+                    files[path] = _digest(path, use, loaded.base / path)
                     if name == "chat_template":
                         world.templates[path] = (loaded.base / path).read_text(encoding="utf-8")
     return attrs.evolve(world, files=tuple(files.values())), problems
@@ -85,8 +86,7 @@ def _plain(place: Path) -> Path:
     return Path(os.path.normpath(place))
 
 
-def _digest(path: str, use: str, base: Path) -> DataFile:
-    place = locate(path, base)
+def _digest(path: str, use: str, place: Path) -> DataFile:
     with place.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return DataFile(path, use, place.stat().st_size, digest)
@@ -130,9 +130,9 @@ def _read_target(target: Target, world: World, caches: tuple[Path, ...], problem
         problems.append(Problem(line, "target-not-found", what, fix))
         return
     world.configs[target] = found
-    if (world.base / target.name).is_dir() and target.config is None:
+    if (world.base / target.name).is_dir() and not target.random_weights:
         world.folders[target] = target.name
-    place = _plain(locate(found, world.base))
+    place = _plain(locate(found, world.base, caches))
     try:
         config = json.loads(place.read_text(encoding="utf-8"))
         config = {**config, **(config.get("text_config") or {})}
@@ -166,11 +166,7 @@ def _find_config(target: Target, world: World, caches: tuple[Path, ...]) -> str 
         return f"{target.name}/config.json"
     if (recipes_folder() / "targets" / config_name(target.name)).is_file():
         return PREFIX + config_name(target.name)
-    for cache in caches:
-        for snapshot in sorted((cache / f"models--{target.name.replace('/', '--')}" / "snapshots").glob("*")):
-            if (snapshot / "config.json").is_file():
-                return str(snapshot / "config.json")
-    return None
+    return hub_path(target.name) if hub_config(target.name, caches) else None
 
 
 def geometry_of(config: dict[str, Any]) -> Geometry:

@@ -190,6 +190,13 @@ def test_a_folder_without_a_config_is_named(tmp_path: Path) -> None:
         load_target(settings(), tmp_path, CPU)
 
 
+def test_a_local_folder_without_a_config_takes_the_plans(tmp_path: Path) -> None:
+    llama().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").rename(tmp_path / "other.json")
+    target = load_target(attrs.evolve(settings(), config="other.json"), tmp_path, CPU)
+    assert torch.equal(logits(target.model), logits(llama()))
+
+
 def no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
