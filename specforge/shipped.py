@@ -1,4 +1,4 @@
-"""In: a path as a plan writes it. Out: where that file lies on this machine. Also where shipped recipes and configs are."""
+"""In: a path as a plan writes it. Out: where that file lies on this machine. And where shipped files are."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import attrs
 
 from specforge.compiler.load import Loaded
 from specforge.compiler.problem import Problem
-from specforge.dsl.node import BAD, ReadBadValue, written
+from specforge.dsl.node import BAD, ReadBadValue, problem_of
 from specforge.dsl.recipe import walk
 from specforge.dsl.rule import nearest
 from specforge.dsl.source import SOURCES
@@ -93,20 +93,20 @@ def _digest(path: str, use: str, place: Path) -> DataFile:
 
 
 def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Problem]) -> bool:
-    place, line, kind = _plain(loaded.base / path), written(node).line_of(name), type(node).__name__
+    place, kind = _plain(loaded.base / path), type(node).__name__
     if place.is_dir():
         what = f"{kind}.{name} is {path!r}, and {place} is a folder"
-        problems.append(Problem(line, "file-not-found", what, "name a file in it"))
+        problems.append(problem_of(node, name, "file-not-found", what, "name a file in it"))
         return False
     if not place.is_file():
         near = nearest(place.name, [p.name for p in place.parent.glob("*")]) if place.parent.is_dir() else ""
         fix = near if near.startswith("did") else "paths in a recipe are relative to the recipe's folder"
         what = f"{kind}.{name} is {path!r}, and there is no file {place}"
-        problems.append(Problem(line, "file-not-found", what, fix))
+        problems.append(problem_of(node, name, "file-not-found", what, fix))
         return False
     if place.stat().st_size == 0:
         what = f"{kind}.{name} is {path!r}, and the file {place} is empty"
-        problems.append(Problem(line, "file-empty", what, "write one JSON row per line into it"))
+        problems.append(problem_of(node, name, "file-empty", what, "write one JSON row per line into it"))
         return False
     return True
 
@@ -114,7 +114,7 @@ def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Pr
 def _read_target(target: Target, world: World, caches: tuple[Path, ...], problems: list[Problem]) -> None:
     if target.random_weights and target.config is None:
         return  # a rule of Target refuses this already
-    line = written(target).line_of("config" if target.config else "name")
+    field = "config" if target.config else "name"
     found = _find_config(target, world, caches)
     if found is None:
         if target.config is not None:
@@ -127,7 +127,7 @@ def _read_target(target: Target, world: World, caches: tuple[Path, ...], problem
             near = nearest(target.name, shipped)
             fix = f"fetch it with: hf download {target.name} config.json, or give config="
             fix = near if near.startswith("did") else fix
-        problems.append(Problem(line, "target-not-found", what, fix))
+        problems.append(problem_of(target, field, "target-not-found", what, fix))
         return
     world.configs[target] = found
     if (world.base / target.name).is_dir() and not target.random_weights:
@@ -139,24 +139,26 @@ def _read_target(target: Target, world: World, caches: tuple[Path, ...], problem
         absent = [key for key in _SIZES if not isinstance(config.get(key), int) or config[key] < 1]
     except (ValueError, TypeError, AttributeError) as error:
         what = f"Target {target.name!r}: {place} is not a JSON object ({error})"
-        problems.append(Problem(line, "target-config", what, "use the config.json of a transformers model"))
+        problems.append(problem_of(target, field, "target-config", what, "use the config.json of a transformers model"))
         return
     if absent:
         what = f"Target {target.name!r}: {place} does not give {', '.join(absent)}"
-        problems.append(Problem(line, "target-config", what, "use the config.json of a decoder model"))
+        problems.append(problem_of(target, field, "target-config", what, "use the config.json of a decoder model"))
         return
     scaled = [k for k, plain in _HEADS.items() if config.get(k) not in (None, plain)]
     if scaled:
         what = f"Target {target.name!r}: its head is not a plain matmul ({scaled[0]} is {config[scaled[0]]})"
         problems.append(
-            Problem(line, "target-head", what, "choose a target without it: such heads come in a later version")
+            problem_of(
+                target, field, "target-head", what, "choose a target without it: such heads come in a later version"
+            )
         )
         return
     try:
         world.geometries[target] = geometry_of(config)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         what = f"Target {target.name!r}: {place} has a value of another kind than transformers writes ({error})"
-        problems.append(Problem(line, "target-config", what, "use the config.json of a decoder model"))
+        problems.append(problem_of(target, field, "target-config", what, "use the config.json of a decoder model"))
 
 
 def _find_config(target: Target, world: World, caches: tuple[Path, ...]) -> str | None:

@@ -121,6 +121,25 @@ def test_an_override_is_checked_like_the_recipe(write):
     assert [p[0] for p in problems(path, "train.draft=5")] == ["node-kind"]
 
 
+def test_a_problem_between_nodes_names_the_override_of_its_own_node_alone(write):
+    """Two sources, one of them overridden: the other's problem has its line, and no --set."""
+    path = write(rest='evaluate=[Evaluate(Prompts("gone.jsonl", max_length=8))]')
+    with pytest.raises(CompileError) as caught:
+        compile(load(path, ("train.features.source.path=absent.jsonl", "train.features.target.config=no.json")))
+    found = [(p.line, p.code, p.what.partition(": ")[0]) for p in caught.value.problems]
+    assert found == [
+        (0, "file-not-found", "--set train.features.source.path=absent.jsonl"),
+        (0, "target-not-found", "--set train.features.target.config=no.json"),
+        (5, "file-not-found", f"Prompts.path is 'gone.jsonl', and there is no file {path.parent}/gone.jsonl"),
+    ]
+
+
+def test_a_config_that_is_refused_names_its_override(write, tmp_path):
+    (tmp_path / "other.json").write_text("[]")
+    (found,) = problems(write(), "train.features.target.config=other.json")
+    assert found[1].startswith("--set train.features.target.config=other.json: Target 'tiny': ")
+
+
 def test_all_mistakes_of_recipe_and_overrides_are_told_at_once(write):
     path = write("Capture(rows, target), Eagle3(ttt_length=0)")
     found = problems(path, "train.batch_size=0", "nothing=1", "train.epochs")
