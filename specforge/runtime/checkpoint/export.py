@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from specforge.runtime.checkpoint.save import sync
 from specforge.runtime.checkpoint.saved_draft import SavedDraft, read_draft
 from specforge.runtime.checkpoint.state import EMBEDDING
-from specforge.runtime.target import Placement, load_target
+from specforge.runtime.target_embedding import load_embedding
 from specforge.runtime.writing import writing
 from specforge.settings import DraftSettings, Geometry
 
@@ -127,9 +127,7 @@ def _with_embedding(saved: SavedDraft, format: str) -> dict[str, torch.Tensor]:
     """The checkpoint's tensors, and the target's embedding where it is wanted and the checkpoint leaves it out."""
     tensors = dict(saved.checkpoint.draft)
     if EMBEDDING in export_keys(saved.train.draft, format) and EMBEDDING not in tensors:
-        plan = saved.checkpoint.plan
-        dtype = plan.target.geometry.weights_dtype
-        tensors[EMBEDDING] = load_target(plan.target, saved.base, Placement("cpu", dtype)).embedding_VH
+        tensors[EMBEDDING] = load_embedding(saved.checkpoint.plan.target, saved.base)
     return tensors
 
 
