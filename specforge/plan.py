@@ -202,8 +202,10 @@ def load(text: str) -> Plan:
     """A plan from `dump`'s text. Raises PlanError where the text is no plan, is of another schema, or was edited."""
     try:
         body = json.loads(text)
-        digest, schema = body.pop("digest"), body["schema"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if not isinstance(body, dict) or not {"digest", "schema"} <= body.keys():
+            raise ValueError("it is JSON, and not an object with a digest and a schema")
+        digest, schema = str(body.pop("digest")), body["schema"]
+    except ValueError as error:
         raise PlanError(
             f"this file is not a plan ({error}); write one with: specforge compile RECIPE --out FILE"
         ) from None

@@ -137,7 +137,7 @@ def settings_text(op: Op) -> str:
     """What an operation does, in one line."""
     s = op.settings
     if isinstance(s, SourceSettings):
-        rows = "all rows" if s.max_rows is None else f"first {s.max_rows} rows"
+        rows = "all rows" if s.max_rows is None else f"first {_counted(s.max_rows, 'row')}"
         rows += " of rendered text" if s.preformatted else ""
         last = ", last turn only" if s.last_turn_only else ""
         return f"{s.path}, {rows}, cut at {s.max_length} tokens{last}{', strict' if s.strict else ''}"

@@ -172,6 +172,11 @@ def written(value: Any) -> Written:
     return found
 
 
+def problem_of(value: Any, name: str, code: str, what: str, fix: str) -> Problem:
+    """A problem of one field of a node, at the line that wrote it."""
+    return Problem(written(value).line_of(name), code, what, fix, node=value, field=name)
+
+
 def evolve(value: Any, change: dict[str, Any], *, overridden: tuple[str, ...] = ()) -> Any:
     """A copy of a node with some fields changed, checked as if written so, that keeps its line and its given fields."""
     before = written(value)

@@ -9,6 +9,8 @@ from typing import Any
 
 import attrs
 
+MOST_LONGER = 3
+
 
 @attrs.frozen
 class Fault:
@@ -28,10 +30,18 @@ class Rule:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """'did you mean X?' for a misspelt word, or what exists."""
+    """'did you mean X?' for a misspelt word or a part of a name ("steps" of max_steps), or what exists."""
     names = sorted(known)
+    parts = _parts(word)
+    longer = [name for name in names if parts and parts <= _parts(name)]
+    if 1 <= len(longer) <= MOST_LONGER:
+        return f"did you mean {' or '.join(longer)}?"
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
+
+
+def _parts(word: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z0-9]+", word))
 
 
 def shown(value: Any) -> str:

@@ -79,6 +79,16 @@ def test_a_file_that_is_no_plan_is_refused(plan, content):
         compare(content, plan)
 
 
+@pytest.mark.parametrize("content", [b"[]", b"not json", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_plan_is_named(write, tmp_path, capsys, content):
+    (tmp_path / "other.json").write_bytes(content)
+    assert main(["compile", str(write()), "--diff", str(tmp_path / "other.json")]) == 1
+    error = capsys.readouterr().err
+    assert f"--diff {tmp_path / 'other.json'}" in error
+    assert "write" in error
+    assert "compile RECIPE --out" in error
+
+
 def test_a_file_that_is_not_there_is_an_error(write, tmp_path, capsys):
     assert main(["compile", str(write()), "--diff", str(tmp_path / "none.json")]) == 1
     assert "No such file or directory; write a plan with: compile RECIPE --out" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from specforge.runtime.data.chat_template import ChatTemplate
 from specforge.runtime.data.pack import Document
 from specforge.runtime.data.report import Report
 from specforge.runtime.data.source import Prepared, prepare
+from specforge.runtime.writing import writing
 from specforge.settings import SourceSettings
 
 FORMAT = 1  # raise it with any change of code that changes tokens, masks or what is dropped
@@ -63,7 +64,7 @@ def prepared(preparation: Preparation, folder: Path) -> Prepared:
     """`prepare`, kept in `folder` as KEY.safetensors (what is read again) and KEY.json (the report, for people).
 
     Files are written whole or not at all, so any number of runs may share a folder. A file that cannot be read is made
-    anew. Raises what `prepare` raises; nothing is kept of a source that raises.
+    anew. Raises what `prepare` raises; nothing is kept of a source that raises. WriteError where it cannot be kept.
     """
     key = preparation.key
     path = folder / f"{key}.safetensors"
@@ -73,8 +74,9 @@ def prepared(preparation: Preparation, folder: Path) -> Prepared:
     p = preparation
     made = prepare(p.source, p.base, p.tokenizer, p.vocab_size)
     report = json.dumps(made.report.to_dict(), indent=1, ensure_ascii=False)
-    _write(folder / f"{key}.json", report.encode())
-    _write(path, save(_arrays(made), metadata={"report": report}))
+    with writing(f"the tokenised rows of {preparation.source.path}", folder):
+        _write(folder / f"{key}.json", report.encode())
+        _write(path, save(_arrays(made), metadata={"report": report}))
     return made
 
 

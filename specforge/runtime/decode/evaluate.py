@@ -62,8 +62,23 @@ class Pair:
 def evaluate(request: EvalRequest) -> EvalReport:
     """Decode every prompt twice, speculatively and plainly; compare the outputs where they are greedy.
 
-    ValueError (and its family) where the checkpoint, the target's weights or the prompts cannot be used.
+    ValueError (and its family) where the checkpoint, the target's weights or the prompts cannot be used, and where
+    the device runs out of memory.
     """
+    try:
+        return _evaluate(request)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        said = str(error).strip().partition("\n")[0] or "the host has none left"
+        raise ValueError(
+            f"out of memory while {request.checkpoint} was evaluated: {said}\nLower --batch-size (now "
+            f"{request.batch_size}) or --max-new-tokens (now {request.max_new_tokens}), or give --device cpu"
+        ) from None
+
+
+def _evaluate(request: EvalRequest) -> EvalReport:
+    if not request.prompts.is_file():
+        what = "is a folder" if request.prompts.is_dir() else "there is no such file"
+        raise ValueError(f"--prompts {request.prompts}: {what}; give a file of chats or of tokenised rows")
     saved = read_draft(request.checkpoint)
     plan = saved.checkpoint.plan
     placement = _placement(request, saved)

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from specforge.runtime.data.report import counted
 from specforge.runtime.decode.acceptance import Acceptance
 from specforge.runtime.decode.agreement import NEAR_TIE_ULPS, Difference
 from specforge.runtime.decode.choice import Sampling
@@ -115,7 +116,7 @@ class EvalReport:
                 f"{counts.prompts} of {setup.prompts}, at most {setup.max_new_tokens} new tokens, "
                 f"batches of {setup.batch_size}, {setup.dtype} on {setup.device}",
             ),
-            *(("skipped", f"{n} rows: {reason}") for reason, n in sorted(self.skipped.items())),
+            *(("skipped", f"{counted(n, 'row')}: {reason}") for reason, n in sorted(self.skipped.items())),
             (
                 "acceptance length",
                 f"{counts.acceptance_length:.3f} tokens per verify, bonus token counted "

@@ -118,6 +118,28 @@ def test_a_missing_checkpoint_and_numbers_below_one_are_refused(tmp_path, run):
             attrs.evolve(_request(run), **{name: 0})
 
 
+def test_prompts_that_are_no_file_are_told_before_anything_is_loaded(run, tmp_path):
+    request = attrs.evolve(_request(run), checkpoint=tmp_path / "nowhere")
+    for prompts, what in (("nope", "there is no such file"), ("run", "is a folder")):
+        with pytest.raises(ValueError, match=f"--prompts {tmp_path / prompts}: {what}; give a file of chats or of"):
+            evaluate(attrs.evolve(request, prompts=tmp_path / prompts))
+
+
+def test_a_gpu_that_is_not_there_is_told(run, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"device is 'cuda', and torch sees no GPU here; .* give --device cpu"):
+        evaluate(attrs.evolve(_request(run), device="cuda"))
+
+
+def test_a_device_without_memory_is_told(run, monkeypatch):
+    def exhausted(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore")
+
+    monkeypatch.setattr(torch.nn.Module, "to", exhausted)
+    with pytest.raises(ValueError, match=r"out of memory while .*run was evaluated: .*20.00 MiB.\nLower --batch-size"):
+        evaluate(_request(run))
+
+
 def test_the_text_of_a_report_names_differences_and_skipped_rows():
     setup = Setup("runs/x", 100, False, "toy", "dev.jsonl", "cuda", "bfloat16", 128, 2, 64)
     report = EvalReport(
