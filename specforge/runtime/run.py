@@ -7,13 +7,11 @@ executor of the plan's topology. Starting again is resuming: progress is what th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import attrs
 import cattrs
-import torch
 from rich.console import Console
 
 from specforge import plan as plans
@@ -23,6 +21,7 @@ from specforge.runtime.checkpoint.load import find_latest, read_plan, read_progr
 from specforge.runtime.checkpoint.save import write_text
 from specforge.runtime.executor.colocated import execute as colocated
 from specforge.runtime.executor.executed import Executed, Executor
+from specforge.runtime.memory import memory
 from specforge.runtime.preflight import preflight
 from specforge.runtime.run_folder import RunFolder
 
@@ -94,20 +93,14 @@ def run(plan: Plan, console: Console | None = None) -> Result:
     )
 
 
-@contextmanager
-def _memory(plan: Plan, folder: RunFolder) -> Iterator[None]:
-    """Within, a GPU (or a host) that runs out of memory is a ValueError that says what to make smaller."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        estimate = sum(part.bytes for part in plan.memory) / 2**30
-        said = str(error).strip().partition("\n")[0] or "the host has none left"
-        raise ValueError(
-            f"{plan.name} ran out of memory (the plan estimates {estimate:.1f} GiB on {plan.device.name}): {said}\n"
-            "Lower train.batch_size (train.accumulation makes up for it), train.features.source.max_length or "
-            "topology.engine.batch_size, and give the changed recipe another output_dir. If another program holds the "
-            f"memory, end it and run this again: it goes on from the last checkpoint in {folder.path}"
-        ) from None
+def _memory(plan: Plan, folder: RunFolder) -> AbstractContextManager[None]:
+    estimate = sum(part.bytes for part in plan.memory) / 2**30
+    return memory(
+        f"{plan.name} was trained (the plan estimates {estimate:.1f} GiB on {plan.device.name})",
+        "Lower train.batch_size (train.accumulation makes up for it), train.features.source.max_length or "
+        "topology.engine.batch_size, and give the changed recipe another output_dir. If another program holds the "
+        f"memory, end it and run this again: it goes on from the last checkpoint in {folder.path}",
+    )
 
 
 def topology(plan: Plan) -> tuple[str, ...]:

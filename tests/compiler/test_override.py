@@ -122,15 +122,15 @@ def test_an_override_is_checked_like_the_recipe(write):
 
 
 def test_a_problem_between_nodes_names_the_override_of_its_own_node_alone(write):
-    """Two sources, one of them overridden: the other's problem has its line, and no --set."""
-    path = write(rest='evaluate=[Evaluate(Prompts("gone.jsonl", max_length=8))]')
+    """Three sources, two of them overridden: each problem has its own --set, and the third its line and none."""
+    path = write(rest='evaluate=[Evaluate(Prompts("heldout.jsonl")), Evaluate(Prompts("gone.jsonl", max_length=8))]')
     with pytest.raises(CompileError) as caught:
-        compile(load(path, ("train.features.source.path=absent.jsonl", "train.features.target.config=no.json")))
-    found = [(p.line, p.code, p.what.partition(": ")[0]) for p in caught.value.problems]
+        compile(load(path, ("train.features.source.path=absent.jsonl", "evaluate[0].source.path=other.jsonl")))
+    found = [(p.line, p.what.partition(": ")[0]) for p in caught.value.problems if p.code == "file-not-found"]
     assert found == [
-        (0, "file-not-found", "--set train.features.source.path=absent.jsonl"),
-        (0, "target-not-found", "--set train.features.target.config=no.json"),
-        (5, "file-not-found", f"Prompts.path is 'gone.jsonl', and there is no file {path.parent}/gone.jsonl"),
+        (0, "--set evaluate[0].source.path=other.jsonl"),
+        (0, "--set train.features.source.path=absent.jsonl"),
+        (5, f"Prompts.path is 'gone.jsonl', and there is no file {path.parent}/gone.jsonl"),
     ]
 
 

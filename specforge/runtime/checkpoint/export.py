@@ -171,6 +171,11 @@ def _write(out: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any]) 
         earlier = out.with_name(f".{out.name}.replaced-{os.getpid()}")
         if out.exists():
             out.rename(earlier)
-        temporary.rename(out)
+        try:
+            temporary.rename(out)
+        except OSError:
+            if earlier.exists():
+                earlier.rename(out)
+            raise
         sync(out.parent)
         shutil.rmtree(earlier, ignore_errors=True)

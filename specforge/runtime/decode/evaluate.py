@@ -17,6 +17,7 @@ from specforge.runtime.decode.prompts import Prompt, PromptFile, read_prompts
 from specforge.runtime.decode.report import EvalReport, Sample, Setup, Speed
 from specforge.runtime.decode.speculative import GREEDY, Decoded, Limits, decode
 from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
+from specforge.runtime.memory import memory
 from specforge.runtime.target import Placement, TargetModel, load_target, load_tokenizer
 
 WARM_UP_TOKENS = 8
@@ -65,14 +66,9 @@ def evaluate(request: EvalRequest) -> EvalReport:
     ValueError (and its family) where the checkpoint, the target's weights or the prompts cannot be used, and where
     the device runs out of memory.
     """
-    try:
+    lower = f"--batch-size (now {request.batch_size}) or --max-new-tokens (now {request.max_new_tokens})"
+    with memory(f"{request.checkpoint} was evaluated", f"Lower {lower}, or give --device cpu"):
         return _evaluate(request)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        said = str(error).strip().partition("\n")[0] or "the host has none left"
-        raise ValueError(
-            f"out of memory while {request.checkpoint} was evaluated: {said}\nLower --batch-size (now "
-            f"{request.batch_size}) or --max-new-tokens (now {request.max_new_tokens}), or give --device cpu"
-        ) from None
 
 
 def _evaluate(request: EvalRequest) -> EvalReport:
