@@ -72,17 +72,21 @@ class DataFile:
 
 @attrs.frozen
 class Batch:
-    """Batch arithmetic. None: known after preparation (it needs tokenised lengths)."""
+    """Batch arithmetic. None: known after preparation (it needs tokenised lengths), or not used.
 
-    micro_documents: int
+    A micro-step is `micro_documents` documents, or as many as fit `pack_tokens` tokens.
+    """
+
+    micro_documents: int | None
     accumulation: int
     ranks: int
-    step_documents: int
+    step_documents: int | None
     step_tokens_at_most: int
     epochs: int
     max_steps: int | None
     schedule_steps: int | None
     warmup_steps: int | None
+    pack_tokens: int | None = None
 
 
 @attrs.frozen

@@ -155,7 +155,8 @@ class Eagle3Settings:
 class TrainSettings:
     """The optimizer step. Learning rates per step are the closed form of `schedule` over `schedule_steps`.
 
-    `batch_documents` documents make a micro-step, `accumulation` micro-steps an optimizer step.
+    `batch_documents` documents make a micro-step, or (it is None then) as many as fit `pack_tokens` tokens;
+    `accumulation` micro-steps on every rank make an optimizer step.
     `max_steps` and `schedule_steps` are None until known: fixed by the run after preparation.
     `precision`: dtype of the draft's compute weights; masters are float32 always.
     """
@@ -163,7 +164,7 @@ class TrainSettings:
     strategy: str
     draft: DraftSettings
     eagle3: Eagle3Settings
-    batch_documents: int
+    batch_documents: int | None
     accumulation: int
     epochs: int
     max_steps: int | None
@@ -178,6 +179,7 @@ class TrainSettings:
     precision: str
     nonfinite_budget: int
     log_every: int
+    pack_tokens: int | None = None
 
 
 @attrs.frozen

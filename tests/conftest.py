@@ -196,18 +196,19 @@ class Toy:
 FILES = {"config.json": "target config", "train.jsonl": "source", "heldout.jsonl": "source"}
 
 
-def _batch(train: TrainSettings) -> Batch:
-    documents = train.batch_documents * train.accumulation
+def _batch(train: TrainSettings, ranks: int = 1) -> Batch:
+    micro, packs = train.batch_documents, train.accumulation * ranks
     return Batch(
-        micro_documents=train.batch_documents,
+        micro_documents=micro,
         accumulation=train.accumulation,
-        ranks=1,
-        step_documents=documents,
-        step_tokens_at_most=documents * 24,
+        ranks=ranks,
+        step_documents=None if micro is None else micro * packs,
+        step_tokens_at_most=packs * (train.pack_tokens or micro * 24),
         epochs=train.epochs,
         max_steps=train.max_steps,
         schedule_steps=train.schedule_steps,
         warmup_steps=None,
+        pack_tokens=train.pack_tokens,
     )
 
 

@@ -118,7 +118,7 @@ def _train(node: Node, graph: Graph, facts: Facts) -> TrainSettings:
         strategy=known.name,
         draft=known.draft(facts, aux.layers),
         eagle3=known.settings(facts),
-        batch_documents=spec.batch_size,
+        batch_documents=facts.micro_documents,
         accumulation=spec.accumulation,
         epochs=spec.epochs,
         max_steps=spec.max_steps,
@@ -133,6 +133,7 @@ def _train(node: Node, graph: Graph, facts: Facts) -> TrainSettings:
         precision=facts.precision,
         nonfinite_budget=spec.nonfinite_budget,
         log_every=spec.log_every,
+        pack_tokens=spec.pack_tokens,
     )
 
 
@@ -149,19 +150,20 @@ def _target(facts: Facts) -> TargetSettings:
 
 
 def _batch(facts: Facts) -> Batch:
-    train = facts.recipe.train
-    documents = train.batch_size * train.accumulation
+    train, micro = facts.recipe.train, facts.micro_documents
+    packs = train.accumulation * facts.ranks
     horizon = train.schedule_steps
     return Batch(
-        micro_documents=train.batch_size,
+        micro_documents=micro,
         accumulation=train.accumulation,
-        ranks=1,
-        step_documents=documents,
-        step_tokens_at_most=documents * train.features.source.max_length,
+        ranks=facts.ranks,
+        step_documents=None if micro is None else micro * packs,
+        step_tokens_at_most=packs * facts.micro_tokens,
         epochs=train.epochs,
         max_steps=train.max_steps,
         schedule_steps=horizon,
         warmup_steps=None if horizon is None else math.floor(train.warmup_ratio * horizon),
+        pack_tokens=train.pack_tokens,
     )
 
 

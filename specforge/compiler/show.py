@@ -158,9 +158,15 @@ def _batch(plan: Plan) -> list[str]:
     b = plan.batch
     most = f", at most {b.max_steps} steps" if b.max_steps is not None else ""
     micro, ranks = _counted(b.accumulation, "micro-step"), _counted(b.ranks, "rank")
+    tokens = f"at most {b.step_tokens_at_most:,} tokens an optimizer step"
+    if b.micro_documents is None or b.step_documents is None:
+        return [
+            f"a pack of at most {b.pack_tokens:,} tokens × {micro} × {ranks} = {tokens}",
+            f"{_counted(b.epochs, 'epoch')}{most}; documents per step, steps per epoch: {LATER}",
+        ]
     return [
         f"{_counted(b.micro_documents, 'document')} × {micro} × {ranks} = {_counted(b.step_documents, 'document')} "
-        f"and at most {b.step_tokens_at_most:,} tokens an optimizer step",
+        f"and {tokens}",
         f"{_counted(b.epochs, 'epoch')}{most}; steps per epoch: {LATER}",
     ]
 

@@ -20,7 +20,7 @@ from specforge.runtime.checkpoint.rotate import clean
 from specforge.runtime.checkpoint.save import save
 from specforge.runtime.checkpoint.state import Checkpoint, CheckpointError, State, draft_tensors
 from specforge.runtime.data.batch import Batch
-from specforge.runtime.data.order import Order
+from specforge.runtime.data.order import Order, packed
 from specforge.runtime.data.source import Prepared
 from specforge.runtime.data.sources import prepare_sources
 from specforge.runtime.data.vocab_map import check, count, vocab_map
@@ -68,7 +68,7 @@ class _Colocated:
         resumed = None if latest is None else _Resumed(latest, load(latest))
         target = load_target(self.plan.target, self._base, Placement(str(self.device), self.role.target_dtype))
         documents = self._prepare()
-        order = self._order(len(documents[self.work.source].documents))
+        order = self._order(documents[self.work.source])
         settings = _resolved(self.work.train, order)
         state = _start(self.plan, settings, order) if resumed is None else _resume(self.plan, resumed, settings)
         draft = self._draft(target, documents[self.work.source], resumed)
@@ -102,15 +102,17 @@ class _Colocated:
             self._say(made.report.text())
         return found
 
-    def _order(self, documents: int) -> Order:
-        train = self.work.train
+    def _order(self, prepared: Prepared) -> Order:
+        train, seed = self.work.train, self.plan.seed
+        lengths = [len(document.tokens) for document in prepared.documents]
         return Order(
-            seed=self.plan.seed,
-            documents=documents,
+            seed=seed,
+            documents=len(lengths),
             batch_documents=train.batch_documents,
             accumulation=train.accumulation,
             epochs=train.epochs,
             max_steps=train.max_steps,
+            packs=None if train.pack_tokens is None else packed(seed, lengths, train.pack_tokens),
         )
 
     def _draft(self, target: TargetModel, documents: Prepared, resumed: _Resumed | None) -> Eagle3Draft:
