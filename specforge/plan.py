@@ -42,7 +42,7 @@ class Op:
 
 @attrs.frozen
 class Role:
-    """What one kind of worker does. `ranks`: how many processes do it at once."""
+    """What one kind of worker does. `ranks`: how many processes do it at once, on `gpus` where these are named."""
 
     name: str
     device: str
@@ -50,6 +50,7 @@ class Role:
     engine: str
     target_dtype: str
     ops: tuple[Op, ...]
+    gpus: tuple[int, ...] = ()
 
 
 @attrs.frozen

@@ -76,6 +76,7 @@ class Estimate:
             MemoryPart(
                 role, "gradients", compute * trained + masters, True, draft.dtype + (", and float32" if masters else "")
             ),
+            MemoryPart(role, "gradient bucket", 4 * trained * (self.batch.ranks > 1), False, "summed over all ranks"),
             MemoryPart(role, "AdamW moments", 8 * trained, True, "two float32 each"),
             MemoryPart(role, "features", held * captured, True, note),
             MemoryPart(role, "micro-step", rows * captured, True, "its features, laid end to end"),

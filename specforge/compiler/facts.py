@@ -60,7 +60,8 @@ class Facts:
     @property
     def ranks(self) -> int:
         """Processes that train together."""
-        return 1
+        topology = self.recipe.topology
+        return len(topology.gpus) if topology.gpus is not None else topology.ranks or 1
 
     @property
     def capture_documents(self) -> int:

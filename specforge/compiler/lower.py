@@ -73,7 +73,8 @@ def lower(graph: Graph, facts: Facts) -> Plan:
 
 def _role(name: str, graph: Graph, facts: Facts) -> Role:
     ops = tuple(_op(graph.node(n), graph, facts) for n in graph.order() if graph.node(n).role == name)
-    return Role(name, facts.device.name, 1, ENGINE, facts.target_dtype, ops)
+    gpus = facts.recipe.topology.gpus or ()
+    return Role(name, facts.device.name, facts.ranks, ENGINE, facts.target_dtype, ops, gpus)
 
 
 def _op(node: Node, graph: Graph, facts: Facts) -> Op:
@@ -169,10 +170,10 @@ def _batch(facts: Facts) -> Batch:
 
 def _warnings(facts: Facts, resident_bytes: int) -> tuple[str, ...]:
     found: list[Any] = []
-    memory = facts.device.memory_bytes
+    memory, who = facts.device.memory_bytes, "the trainer" if facts.ranks == 1 else "every rank"
     if memory and resident_bytes > memory:
         found.append(
-            f"the trainer needs {resident_bytes / 2**30:.1f} GiB, and {facts.device.name} has "
+            f"{who} needs {resident_bytes / 2**30:.1f} GiB, and {facts.device.name} has "
             f"{memory / 2**30:.0f} GiB: lower batch_size or max_length"
         )
     if not facts.recipe.outputs:

@@ -60,6 +60,8 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
         "train.features.policy.layers": (str(list(draft.aux_layers)), f"Eagle3 on {geometry.num_layers} layers"),
         "train.features.policy.dtype": (facts.target_dtype, "the dtype the target computes in"),
         "train.features.target.config": (facts.world.configs[facts.target], "found by the target's name"),
+        "topology.gpus": ("the first" if device != "cpu" else "none", f"the device {device}"),
+        "topology.ranks": (str(facts.ranks), "the GPUs" if facts.recipe.topology.gpus else "one process"),
         "topology.engine.dtype": (facts.target_dtype, f"the device {device}"),
         "topology.engine.batch_size": (str(facts.capture_documents), fill),
     }
