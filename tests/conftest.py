@@ -139,7 +139,13 @@ class Toy:
 
     base: Path
 
-    def plan(self, train: dict | None = None, checkpoint: dict | None = None, evaluate: int | None = None) -> Plan:
+    def plan(
+        self,
+        train: dict | None = None,
+        checkpoint: dict | None = None,
+        evaluate: int | None = None,
+        ranks: int = 1,
+    ) -> Plan:
         """A plan with these changes of its TrainSettings and CheckpointSettings, evaluated every `evaluate` steps."""
         settings = attrs.evolve(TRAIN, **(train or {}))
         capture = CaptureSettings(layers=(1, 2, 3), last_hidden=True, dtype="float32", batch_documents=4)
@@ -171,10 +177,10 @@ class Toy:
             output_dir="run",
             target=TargetSettings("toy-llama", None, "config.json", 3, GEOMETRY, 40_000),
             device=Device("cpu", 0, 0.0, 0.0),
-            roles=(Role("trainer", "cpu", 1, "transformers", "float32", tuple(ops)),),
+            roles=(Role("trainer", "cpu", ranks, "transformers", "float32", tuple(ops)),),
             processes=(Process("main", ("trainer",)),),
             files=tuple(self._file(name, use) for name, use in FILES.items()),
-            batch=_batch(settings),
+            batch=_batch(settings, ranks),
             memory=(),
             flops=(),
             kernels=(),

@@ -71,7 +71,7 @@ def launch(ranks: int, entry: Entry, arguments: tuple[Any, ...]) -> Any:
     _quieten()
     context = multiprocessing.get_context(START)
     context.set_forkserver_preload(PRELOADED)
-    event, others = context.Event(), set(multiprocessing.active_children())
+    event, over, others = context.Event(), threading.Event(), set(multiprocessing.active_children())
     outcome: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
@@ -93,19 +93,19 @@ def launch(ranks: int, entry: Entry, arguments: tuple[Any, ...]) -> Any:
                 outcome["values"] = elastic_launch(config, _rank)(entry, event, ranks, arguments)
             except BaseException as error:
                 outcome["error"] = error
+            finally:
+                over.set()
 
-        agent = threading.Thread(target=run, daemon=True)
         try:
             with Interrupt() as interrupt:
-                agent.start()
-                while agent.is_alive():
-                    agent.join(POLL_S)
+                threading.Thread(target=run, daemon=True).start()
+                while not over.wait(POLL_S):
                     if interrupt.requested:
                         event.set()
         except KeyboardInterrupt:
             for child in set(multiprocessing.active_children()) - others:
                 child.kill()
-            agent.join()
+            over.wait(GRACE_S)
             raise
     if "error" in outcome:
         raise _cause(outcome["error"])
