@@ -77,13 +77,15 @@ class SourceSettings:
 class CaptureSettings:
     """What is captured of the target: outputs of `layers` (concatenated) and the post-norm last hidden state.
 
-    `batch_documents`: documents in one forward of the target; the batches follow the recorded order.
+    `batch_documents`: documents in one forward of the target; the batches follow the recorded order. `packed`: they lie
+    end to end there, where the target's attention keeps them apart; else they are padded.
     """
 
     layers: tuple[int, ...]
     last_hidden: bool
     dtype: str
     batch_documents: int
+    packed: bool = False
 
 
 @attrs.frozen

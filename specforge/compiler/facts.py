@@ -73,5 +73,11 @@ class Facts:
         return self.recipe.topology.engine.batch_size or max(micro, fill)
 
     @property
+    def packed_capture(self) -> bool:
+        """Whether a forward of the target takes documents end to end."""
+        packed = self.recipe.topology.engine.packed
+        return self.device.name == "cpu" if packed is None else packed
+
+    @property
     def natural_dtype(self) -> str:
         return "float32" if self.device.name == "cpu" else "bfloat16"

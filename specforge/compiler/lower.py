@@ -102,7 +102,13 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     if node.kind == "capture":
         given = {f.name: f for f in graph.features(node.name)}
         documents = facts.capture_documents
-        return CaptureSettings(given["aux"].layers, "last_hidden" in given, given["aux"].dtype, documents)
+        return CaptureSettings(
+            layers=given["aux"].layers,
+            last_hidden="last_hidden" in given,
+            dtype=given["aux"].dtype,
+            batch_documents=documents,
+            packed=facts.packed_capture,
+        )
     if node.kind == "train":
         return _train(node, graph, facts)
     if node.kind == "evaluate":

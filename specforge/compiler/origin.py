@@ -63,6 +63,7 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
         "topology.gpus": ("the first" if device != "cpu" else "none", f"the device {device}"),
         "topology.ranks": (str(facts.ranks), "the GPUs" if facts.recipe.topology.gpus else "one process"),
         "topology.engine.dtype": (facts.target_dtype, f"the device {device}"),
+        "topology.engine.packed": (str(facts.packed_capture), f"the device {device}"),
         "topology.engine.batch_size": (str(facts.capture_documents), fill),
     }
     return known

@@ -144,7 +144,8 @@ def settings_text(op: Op) -> str:
         return f"{s.path}, {rows}, cut at {s.max_length} tokens{last}{', strict' if s.strict else ''}"
     if isinstance(s, CaptureSettings):
         layers = ", ".join(map(str, s.layers))
-        return f"forward of {_counted(s.batch_documents, 'document')}, hooks on layers {layers} and the final norm"
+        laid = f"{_counted(s.batch_documents, 'document')}, {'end to end' if s.packed else 'padded'}"
+        return f"forward of {laid}, hooks on layers {layers} and the final norm"
     if isinstance(s, TrainSettings):
         return f"{s.strategy}, AdamW, clip {s.max_grad_norm:g}, precision {s.precision}, float32 masters"
     if isinstance(s, EvaluateSettings):

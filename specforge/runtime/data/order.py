@@ -6,7 +6,7 @@ lengths: no global generator, no state to save but the step's number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import attrs
@@ -143,12 +143,20 @@ def packed(seed: int, lengths: Sequence[int], tokens: int) -> tuple[tuple[int, .
     return tuple(tuple(pack) for pack in packs)
 
 
-def chunks(documents: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
-    """Cut into runs of `size`, in order; the last may be shorter.
+def capture_batches(
+    documents: tuple[int, ...], lengths: Callable[[int], int], size: int
+) -> tuple[tuple[int, ...], ...]:
+    """The documents captured together, in forwards of at most `size`: where they make several, by length.
 
-    A step's documents into micro-steps, and the documents captured together into forwards of the target (size = the
-    capture's batch_documents): the rows of a capture batch never change company.
+    So a padded forward holds documents of similar length. The rows of a capture batch never change company.
     """
+    if len(documents) > size:
+        documents = tuple(sorted(documents, key=lambda document: (lengths(document), document)))
+    return chunks(documents, size)
+
+
+def chunks(documents: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
+    """Cut into runs of `size`, in order; the last may be shorter."""
     return tuple(documents[i : i + size] for i in range(0, len(documents), size))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from specforge.runtime.capture.transformers_engine import TransformersEngine
 from specforge.runtime.data.batch import Batch, Features, batch
-from specforge.runtime.data.order import Order, chunks
+from specforge.runtime.data.order import Order, capture_batches, chunks
 from specforge.runtime.data.pack import Pack
 from specforge.runtime.data.source import Prepared
 from specforge.runtime.train.loop import Quantum, Window
@@ -25,9 +25,10 @@ class Capturer:
     device: torch.device
 
     def capture(self, prepared: Prepared, indices: Sequence[int]) -> dict[int, Features]:
-        """The features of these documents by index, captured in this order."""
+        """The features of these documents by index."""
         found: dict[int, Features] = {}
-        for some in chunks(tuple(indices), self.documents):
+        documents = prepared.documents
+        for some in capture_batches(tuple(indices), lambda i: len(documents[i].tokens), self.documents):
             found.update(zip(some, self.engine.capture([prepared.documents[i] for i in some]), strict=True))
         return found
 

@@ -111,9 +111,10 @@ class _Colocated:
             check_optimizer(resumed.checkpoint, optimizer.masters, resumed.folder)
             optimizer.load(resumed.checkpoint.optimizer)
             self._say(f"resuming at step {state.step} from {resumed.folder}")
-        capturer = Capturer(
-            TransformersEngine(target, self.work.capture), self.work.capture.batch_documents, self.device
-        )
+        engine = TransformersEngine(target, self.work.capture)
+        if engine.note:
+            self._say(engine.note)
+        capturer = Capturer(engine, self.work.capture.batch_documents, self.device)
         feed = CaptureFeed(capturer, documents[self.work.source], order, rank=self.ranks.rank)
         step = _step(draft, target, settings.eagle3)
         training = Training(settings, step, optimizer, feed, self.ranks, feed.quantum)

@@ -1,13 +1,12 @@
 """In: orders of small runs. Out: checks that steps partition epochs and depend on nothing but seed, epoch and step."""
 
-import itertools
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from specforge.runtime.data.order import Order, chunks, packed
+from specforge.runtime.data.order import Order, capture_batches, packed
 
 pytestmark = pytest.mark.null
 
@@ -74,11 +73,12 @@ def test_max_steps_ends_early_and_never_prolongs():
         Order(0, 10, 2, 1, 3).step(-1)
 
 
-def test_capture_batches_are_runs_of_a_micro_step():
-    micro = (7, 3, 1, 8, 2)
-    assert chunks(micro, 2) == ((7, 3), (1, 8), (2,))
-    assert chunks(micro, 9) == (micro,)
-    assert tuple(itertools.chain(*chunks(micro, 3))) == micro
+def test_documents_captured_together_are_cut_by_length_where_they_make_several_batches():
+    lengths = {7: 30, 3: 5, 1: 9, 8: 30, 2: 4}.__getitem__
+    together = (7, 3, 1, 8, 2)
+    assert capture_batches(together, lengths, 2) == ((2, 3), (1, 7), (8,))
+    assert capture_batches(together, lengths, 5) == (together,)
+    assert capture_batches((), lengths, 5) == ()
 
 
 def test_no_documents_is_an_error():

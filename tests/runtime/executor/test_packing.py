@@ -74,3 +74,26 @@ def test_a_packed_run_goes_on_where_it_ended_bit_for_bit(toy):
     for file in ("draft.safetensors", "optimizer.safetensors"):
         some, other = masters(longer, file), masters(whole, file)
         assert all(torch.equal(some[name], other[name]) for name in other)
+
+
+def packed_capture(plan):
+    """The plan with its captures end to end."""
+    (role,) = plan.roles
+    ops = tuple(
+        attrs.evolve(op, settings=attrs.evolve(op.settings, packed=True)) if op.kind == "capture" else op
+        for op in role.ops
+    )
+    return attrs.evolve(plan, roles=(attrs.evolve(role, ops=ops),))
+
+
+def test_packed_capture_trains_as_padded_capture_does_and_resumes_at_the_same_bits(toy):
+    """A step of six documents is captured in forwards of four and two, by length."""
+    settings = {"batch_documents": 3, "schedule_steps": 8, "learning_rate": 1e-3, "eps": 1e-3}
+    longer = toy.plan(train={**settings, "max_steps": 7})
+    padded, packed = finished(longer, "padded"), finished(packed_capture(longer), "packed")
+    for name, tensor in masters(padded).items():
+        torch.testing.assert_close(masters(packed)[name], tensor, rtol=0, atol=1e-5)
+    assert not all(torch.equal(masters(packed)[name], tensor) for name, tensor in masters(padded).items())
+    finished(packed_capture(toy.plan(train={**settings, "max_steps": 3})), "parts")
+    resumed = finished(packed_capture(longer), "parts")
+    assert all(torch.equal(masters(resumed)[name], tensor) for name, tensor in masters(packed).items())
