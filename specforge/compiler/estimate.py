@@ -78,7 +78,7 @@ class Estimate:
             ),
             MemoryPart(role, "gradient bucket", 4 * trained * (self.batch.ranks > 1), False, "summed over all ranks"),
             MemoryPart(role, "AdamW moments", 8 * trained, True, "two float32 each"),
-            MemoryPart(role, "features", held * captured, True, note),
+            MemoryPart(role, "features", held * captured, self.batch.pack_tokens is None, note),
             MemoryPart(role, "micro-step", rows * captured, True, "its features, laid end to end"),
             MemoryPart(
                 role, "teacher", rows * draft.draft_vocab_size * compute, False, "draft-vocabulary logits, once"

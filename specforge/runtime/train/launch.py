@@ -46,7 +46,7 @@ class RankFailed(RuntimeError):
 
 
 class _Refused(Exception):
-    """A ValueError of a rank, on its way to the launching process."""
+    """What a rank tells the user, on its way to the launching process."""
 
 
 @attrs.frozen(eq=False)
@@ -65,8 +65,8 @@ def launch(ranks: int, entry: Entry, arguments: tuple[Any, ...]) -> Any:
 
     `stop.requested` becomes true at the first SIGINT or SIGTERM, at another moment on each rank: they have to agree. A
     second signal ends all ranks and raises KeyboardInterrupt. Raises ValueError with the text of a rank's own
-    ValueError, RankDied where a rank was killed, RankFailed with the trace of any other error. Ranks end with this
-    process.
+    ValueError or OSError, RankDied where a rank was killed, RankFailed with the trace of any other error. Ranks end
+    with this process. A script that comes here has its own start under `if __name__ == "__main__"`: ranks import it.
     """
     _quieten()
     context = multiprocessing.get_context(START)
@@ -122,6 +122,8 @@ def _rank(entry: Entry, event: Any, ranks: int, arguments: tuple[Any, ...]) -> A
         return entry(stop, *arguments)
     except ValueError as error:
         raise _Refused(str(error)) from error
+    except OSError as error:
+        raise _Refused(f"{error.filename or 'a file of the run'}: {error.strerror or error}") from error
     except PeerLost:
         time.sleep(GRACE_S)
         raise

@@ -1,5 +1,6 @@
 """In: what a test asks of every rank. Out: entries of `launch`, in a module that the ranks' processes can import."""
 
+import errno
 import os
 import time
 from collections import Counter
@@ -66,6 +67,13 @@ def refuses(stop) -> None:
     with joined("cpu") as ranks:
         if ranks.rank == 1:
             raise ValueError("row 7 of chats.jsonl is no chat; mend it")
+        ranks.total(torch.zeros(1))
+
+
+def fills_the_disk(stop) -> None:
+    with joined("cpu") as ranks:
+        if ranks.rank == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/x")
         ranks.total(torch.zeros(1))
 
 

@@ -77,6 +77,12 @@ def test_a_users_mistake_on_one_rank_is_its_message_and_ends_the_others():
 
 
 @pytest.mark.cpu
+def test_a_full_disk_on_one_rank_is_a_message():
+    with pytest.raises(ValueError, match=r"^/runs/x: No space left on device$"):
+        launch(2, rank_entries.fills_the_disk, ())
+
+
+@pytest.mark.cpu
 def test_an_error_of_ours_comes_with_its_trace():
     with pytest.raises(RankFailed, match=r"(?s)rank 1 failed:.*in breaks.*KeyError: 'ours'"):
         launch(2, rank_entries.breaks, ())
