@@ -1,11 +1,12 @@
-"""In: a plan of one process, its run folder. Out: a trained draft: target, capture and training share the process.
+"""In: a plan of one role, its run folder. Out: a trained draft: target, capture and training share a process.
 
 Preparation, capture, step, evaluation and export, in this order; features stay on the device, and no file is synced
-within a step but those of a checkpoint.
+within a step but those of a checkpoint. With several ranks this process prepares and then launches them; rank 0 writes.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import attrs
@@ -20,7 +21,7 @@ from specforge.runtime.checkpoint.rotate import clean
 from specforge.runtime.checkpoint.save import save
 from specforge.runtime.checkpoint.state import Checkpoint, CheckpointError, State, draft_tensors
 from specforge.runtime.data.batch import Batch
-from specforge.runtime.data.order import Order
+from specforge.runtime.data.order import Order, packed
 from specforge.runtime.data.source import Prepared
 from specforge.runtime.data.sources import prepare_sources
 from specforge.runtime.data.vocab_map import check, count, vocab_map
@@ -34,17 +35,47 @@ from specforge.runtime.step.eagle3 import Eagle3Step
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.target import Placement, TargetModel, load_target
 from specforge.runtime.train.evaluate import evaluate
-from specforge.runtime.train.interrupt import Interrupt
+from specforge.runtime.train.interrupt import Interrupt, Stop
+from specforge.runtime.train.launch import launch
 from specforge.runtime.train.loop import Evaluation, Outcome, Records, Step, Training, Window, train
-from specforge.runtime.train.metrics import MetricsFile
+from specforge.runtime.train.metrics import MetricsFile, Unwritten
 from specforge.runtime.train.optimizer import Optimizer
+from specforge.runtime.train.parallel import ALONE, Ranks, joined
 from specforge.runtime.train.progress import Progress, open_progress
 from specforge.settings import Eagle3Settings, SourceSettings, TrainSettings
 
 
 def execute(plan: Plan, folder: RunFolder, console: Console) -> Executed:
-    """Train from the folder's latest checkpoint, or from the start, and export. The caller holds the folder's lock."""
-    return _Colocated(plan, folder, console).execute()
+    """Train from the folder's latest checkpoint, or from the start, and export. The caller holds the folder's lock.
+
+    Raises, beside what training raises, RankDied where one of several ranks is killed.
+    """
+    (role,) = plan.roles
+    if role.ranks == 1:
+        return _Colocated(plan, folder, console, _Seat(ALONE, torch_device(role), Interrupt())).execute()
+    sources = prepare_sources(plan.target, Path(plan.base), work(plan).sources, folder.prepared)
+    for _, made in sources:
+        console.print(made.report.text(), markup=False, highlight=False, soft_wrap=True)
+    executed: Executed = launch(role.ranks, _rank, (plan, folder))
+    return executed
+
+
+def _rank(stop: Stop, plan: Plan, folder: RunFolder) -> Executed:
+    """What every rank's process runs; sources are prepared already, and only rank 0 has something to say."""
+    (role,) = plan.roles
+    with joined("cpu" if role.device == "cpu" else "cuda") as ranks:
+        console = Console(stderr=True) if ranks.rank == 0 else Console(quiet=True, force_terminal=False)
+        seat = _Seat(ranks, torch_device(role, ranks.rank), nullcontext(stop))
+        return _Colocated(plan, folder, console, seat).execute()
+
+
+@attrs.frozen(eq=False)
+class _Seat:
+    """Where this process stands: among its ranks, on its device; `stop` tells, while it is open, whether to stop."""
+
+    ranks: Ranks
+    device: torch.device
+    stop: AbstractContextManager[Stop]
 
 
 @attrs.frozen(eq=False)
@@ -56,19 +87,22 @@ class _Resumed:
 
 
 class _Colocated:
-    def __init__(self, plan: Plan, folder: RunFolder, console: Console) -> None:
-        self.plan, self.folder, self.console = plan, folder, console
+    def __init__(self, plan: Plan, folder: RunFolder, console: Console, seat: _Seat) -> None:
+        self.plan, self.folder, self.console, self.seat = plan, folder, console, seat
         self.work: Work = work(plan)
         (self.role,) = plan.roles
-        self.device = torch_device(self.role.device)
+        self.device, self.ranks, self.first = seat.device, seat.ranks, seat.ranks.rank == 0
 
     def execute(self) -> Executed:
-        clean(self.folder.checkpoints)
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)
+        if self.first:
+            clean(self.folder.checkpoints)
         latest = find_latest(self.folder.checkpoints)
         resumed = None if latest is None else _Resumed(latest, load(latest))
         target = load_target(self.plan.target, self._base, Placement(str(self.device), self.role.target_dtype))
         documents = self._prepare()
-        order = self._order(len(documents[self.work.source].documents))
+        order = self._order(documents[self.work.source])
         settings = _resolved(self.work.train, order)
         state = _start(self.plan, settings, order) if resumed is None else _resume(self.plan, resumed, settings)
         draft = self._draft(target, documents[self.work.source], resumed)
@@ -77,11 +111,13 @@ class _Colocated:
             check_optimizer(resumed.checkpoint, optimizer.masters, resumed.folder)
             optimizer.load(resumed.checkpoint.optimizer)
             self._say(f"resuming at step {state.step} from {resumed.folder}")
-        capturer = Capturer(
-            TransformersEngine(target, self.work.capture), self.work.capture.batch_documents, self.device
-        )
-        feed = CaptureFeed(capturer, documents[self.work.source], order)
-        training = Training(settings, _step(draft, target, settings.eagle3), optimizer, feed)
+        engine = TransformersEngine(target, self.work.capture)
+        if engine.note:
+            self._say(engine.note)
+        capturer = Capturer(engine, self.work.capture.batch_documents, self.device)
+        feed = CaptureFeed(capturer, documents[self.work.source], order, rank=self.ranks.rank)
+        step = _step(draft, target, settings.eagle3)
+        training = Training(settings, step, optimizer, feed, self.ranks, feed.quantum)
         # the same figures whatever is trained on: cross-entropy per supervised row
         evaluating = _step(draft, target, attrs.evolve(settings.eagle3, reduction="tokens", lk=None))
         evaluations = [self._evaluation(e, documents[e.source], capturer, evaluating) for e in self.work.evaluations]
@@ -99,18 +135,22 @@ class _Colocated:
         found: dict[SourceSettings, Prepared] = {}
         for source, made in prepare_sources(self.plan.target, self._base, self.work.sources, self.folder.prepared):
             found[source] = made
-            self._say(made.report.text())
+            if self.ranks.size == 1:  # else it was said before the ranks began
+                self._say(made.report.text())
         return found
 
-    def _order(self, documents: int) -> Order:
-        train = self.work.train
+    def _order(self, prepared: Prepared) -> Order:
+        train, seed = self.work.train, self.plan.seed
+        lengths = [len(document.tokens) for document in prepared.documents]
         return Order(
-            seed=self.plan.seed,
-            documents=documents,
+            seed=seed,
+            documents=len(lengths),
             batch_documents=train.batch_documents,
             accumulation=train.accumulation,
             epochs=train.epochs,
             max_steps=train.max_steps,
+            ranks=self.ranks.size,
+            packs=None if train.pack_tokens is None else packed(seed, lengths, train.pack_tokens),
         )
 
     def _draft(self, target: TargetModel, documents: Prepared, resumed: _Resumed | None) -> Eagle3Draft:
@@ -140,12 +180,13 @@ class _Colocated:
         window = Window(documents.report.supervised, -(-len(documents.documents) // packed))
 
         def run() -> dict[str, float]:
-            return evaluate(step, held_out(capturer, documents, packed), window, decay)
+            batches = held_out(capturer, documents, packed, self.ranks)
+            return evaluate(step, batches, window, decay, self.ranks)
 
         return Evaluation(found.name, found.settings.every, run)
 
     def _train(self, training: Training, evaluations: list[Evaluation], state: State, draft: Eagle3Draft) -> Outcome:
-        metrics = MetricsFile(self.folder.metrics, state.step)
+        metrics = MetricsFile(self.folder.metrics, state.step) if self.first else Unwritten()
         progress = open_progress(self.plan.name, state.max_steps, self.console)
 
         def record(reached: State) -> None:
@@ -153,18 +194,22 @@ class _Colocated:
 
         records = Records(metrics, progress, evaluations, record, self.work.checkpoint.every)
         try:
-            with Interrupt() as interrupt:
-                return train(training, records, state, interrupt)
+            with self.seat.stop as stop:
+                return train(training, records, state, stop)
         finally:
             progress.close()
             metrics.close()
 
     def _save(self, state: State, draft: Eagle3Draft, optimizer: Optimizer, progress: Progress) -> None:
+        if not self.first:
+            return
         checkpoint = Checkpoint(self.plan, state, draft_tensors(draft, optimizer.masters), optimizer.state())
         written = save(self.folder.checkpoints, checkpoint, self.work.checkpoint.keep)
         progress.note(f"step {state.step}: saved {written}")
 
     def _finish(self, outcome: Outcome) -> Executed:
+        if not self.first:
+            return Executed(outcome.state, outcome.interrupted, self.folder.checkpoints, ())
         latest = find_latest(self.folder.checkpoints)
         assert latest is not None, "training ends with a save"
         checkpoint = self.folder.checkpoints / latest.name
