@@ -115,6 +115,8 @@ def field(*rules: Rule, default: Any = attrs.NOTHING, optional: bool = False) ->
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(sorted(((k, _tuples(v)) for k, v in value.items()), key=str))
     return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
 
 

@@ -210,3 +210,28 @@ def pair_of_betas() -> Rule:
         return Fault(f"is {shown(value)}, and it takes two numbers from 0 to below 1", f"write {name}=(0.9, 0.999)")
 
     return Rule("betas", "AdamW's betas are two numbers from 0 to below 1", check)
+
+
+def flags() -> Rule:
+    """Command-line flags by name, written as a dictionary."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        pairs = isinstance(value, tuple) and all(isinstance(p, tuple) and len(p) == 2 for p in value)
+        if pairs and all(isinstance(k, str) and k and isinstance(v, str | int | float | bool) for k, v in value):
+            return None
+        what = f"is {shown(value)}, and it takes a dictionary of flags with texts, numbers, True or False"
+        return Fault(what, f'write {name} like {{"attention-backend": "fa3"}}')
+
+    return Rule("flags", "flags are a dictionary of names with plain values", check)
+
+
+def some_nodes(*kinds: type) -> Rule:
+    """A sequence of at least one node of the given classes."""
+    any_number = nodes(*kinds)
+
+    def check(name: str, value: Any) -> Fault | None:
+        if value == ():
+            return Fault("is empty, and it takes at least one", f"write {name}=[{kinds[0].__name__}()]")
+        return any_number.check(name, value)
+
+    return Rule("node-list", any_number.meaning, check)

@@ -7,7 +7,7 @@ import pytest
 from specforge.cli import main
 from specforge.compiler import compile, load
 from specforge.compiler.diff import compare, text
-from specforge.plan import PlanError, dump
+from specforge.plan import SCHEMA, PlanError, dump
 
 pytestmark = pytest.mark.null
 
@@ -50,7 +50,7 @@ def test_a_plan_of_an_older_form_is_compared_field_by_field(plan):
     old = json.loads(dump(plan)) | {"digest": "of another day", "schema": 0, "colour": "blue"}
     old["target"]["geometry"].pop("head_dim")
     found = {d.path: (d.old, d.new) for d in compare(json.dumps(old), plan)}
-    assert found == {"schema": (0, 1), "colour": ("blue", "absent"), "target.geometry.head_dim": ("absent", 16)}
+    assert found == {"schema": (0, SCHEMA), "colour": ("blue", "absent"), "target.geometry.head_dim": ("absent", 16)}
 
 
 def test_where_a_value_came_from_is_no_difference(plan):
