@@ -6,9 +6,12 @@ Everything is a pure function of (seed, epoch, step): no global generator, no st
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeVar
 
 import attrs
 import numpy as np
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -76,7 +79,7 @@ class Order:
         return _permutation(self.seed, epoch, self.documents)[place * size : (place + 1) * size]
 
 
-def chunks(documents: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
+def chunks(documents: tuple[T, ...], size: int) -> tuple[tuple[T, ...], ...]:
     """Cut into runs of `size`, in order; the last may be shorter.
 
     A step's documents into micro-steps, and the documents captured together into forwards of the target (size = the

@@ -1,4 +1,4 @@
-"""In: prepared documents, their order, an engine in this process. Out: `CaptureFeed`: batches captured as asked for."""
+"""In: prepared documents, their order, an engine in this process. Out: `InProcess`: captured as it is asked for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from collections.abc import Iterator, Sequence
 import attrs
 import torch
 
+from specforge.runtime.capture.finite import faults
 from specforge.runtime.capture.transformers_engine import TransformersEngine
-from specforge.runtime.data.batch import Batch, Features, batch
+from specforge.runtime.data.batch import Batch, Features
+from specforge.runtime.data.fed import Fed
+from specforge.runtime.data.hole import Hole
 from specforge.runtime.data.order import Order, chunks
-from specforge.runtime.data.pack import Pack
-from specforge.runtime.data.source import Prepared
+from specforge.runtime.data.prepared import Prepared
+from specforge.runtime.executor.supply import Packer
+
+
+@attrs.frozen(eq=False)
+class Caught:
+    """Features by document index, and the documents that have none."""
+
+    features: dict[int, Features]
+    holes: tuple[Hole, ...]
 
 
 @attrs.frozen(eq=False)
@@ -22,16 +33,13 @@ class Capturer:
     documents: int
     device: torch.device
 
-    def capture(self, prepared: Prepared, indices: Sequence[int]) -> dict[int, Features]:
-        """The features of these documents by index, captured in this order."""
+    def capture(self, prepared: Prepared, indices: Sequence[int]) -> Caught:
+        """These documents, captured in this order; those with features that are not finite are holes."""
         found: dict[int, Features] = {}
         for some in chunks(tuple(indices), self.documents):
             found.update(zip(some, self.engine.capture([prepared.documents[i] for i in some]), strict=True))
-        return found
-
-    def batch(self, prepared: Prepared, indices: Sequence[int], found: dict[int, Features]) -> Batch:
-        """These documents laid end to end, with what was captured of them."""
-        return batch(Pack(tuple(prepared.documents[i] for i in indices)), [found[i] for i in indices], self.device)
+        wrong = zip(found, faults(list(found.values())), strict=True)
+        return Caught(found, tuple(Hole(document, fault) for document, fault in wrong if fault))
 
 
 @attrs.define(eq=False)
@@ -44,27 +52,55 @@ class CaptureFeed:
     capturer: Capturer
     prepared: Prepared
     order: Order
-    held: dict[int, dict[int, Features]] = attrs.Factory(dict)
+    held: dict[int, Caught] = attrs.Factory(dict)
+    holes: tuple[Hole, ...] = ()
 
-    def step(self, step: int) -> list[Batch]:
+    def step(self, step: int) -> Sequence[Batch]:
         if step not in self.held:
             self.held = self._captured(step)
-        found = self.held.pop(step)
-        return [self.capturer.batch(self.prepared, indices, found) for indices in self.order.step(step)]
+        caught = self.held.pop(step)
+        packer = Packer(self.prepared, self.capturer.device)
+        fed = packer.fed(self.order.step(step), caught.features, caught.holes)
+        self.holes = fed.holes
+        return fed.batches
+
+    def lost(self) -> Sequence[Hole]:
+        return self.holes
+
+    def done(self, step: int) -> None:
+        return None
 
     def place(self, step: int) -> tuple[int, int]:
         return divmod(step, self.order.steps_per_epoch)
 
     def describe(self, document: int) -> str:
-        return f"row {self.prepared.rows[document]} of {self.prepared.report.path}"
+        return self.prepared.describe(document)
 
-    def _captured(self, step: int) -> dict[int, dict[int, Features]]:
+    def _captured(self, step: int) -> dict[int, Caught]:
         together = self.order.captured_with(step, self.capturer.documents)
-        found = self.capturer.capture(self.prepared, [i for indices in together.values() for i in indices])
-        return {other: {i: found[i] for i in indices} for other, indices in together.items() if other >= step}
+        caught = self.capturer.capture(self.prepared, [i for indices in together.values() for i in indices])
+        return {
+            other: Caught({i: caught.features[i] for i in indices}, caught.holes)
+            for other, indices in together.items()
+            if other >= step
+        }
 
 
-def held_out(capturer: Capturer, prepared: Prepared, documents: int) -> Iterator[Batch]:
-    """All documents in file order, `documents` to a pack: an evaluation's batches, captured as they are read."""
-    for indices in chunks(tuple(range(len(prepared.documents))), documents):
-        yield capturer.batch(prepared, indices, capturer.capture(prepared, indices))
+@attrs.frozen(eq=False)
+class InProcess:
+    """A supply without a store. `held_out_sources[i]`: documents and pack size of evaluation i."""
+
+    feed: CaptureFeed
+    held_out_sources: tuple[tuple[Prepared, int], ...]
+
+    def held_out(self, evaluation: int, step: int) -> Iterator[Fed]:
+        """All documents in file order, captured as they are read."""
+        prepared, documents = self.held_out_sources[evaluation]
+        capturer = self.feed.capturer
+        packer = Packer(prepared, capturer.device)
+        for indices in chunks(tuple(range(len(prepared.documents))), documents):
+            caught = capturer.capture(prepared, indices)
+            yield packer.fed([indices], caught.features, caught.holes)
+
+    def covered(self, step: int) -> None:
+        """Nothing is kept of trained steps."""

@@ -1,224 +1,37 @@
 """In: a plan of one process, its run folder. Out: a trained draft: target, capture and training share the process.
 
-Preparation, capture, step, evaluation and export, in this order; features stay on the device, and no file is synced
-within a step but those of a checkpoint.
+Preparation, then the trainer over a supply that captures as it is asked; features stay on the device, and no file is
+synced within a step but those of a checkpoint.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
-import torch
 from rich.console import Console
 
 from specforge.plan import Plan
 from specforge.runtime.capture.transformers_engine import TransformersEngine
-from specforge.runtime.checkpoint.export import export
-from specforge.runtime.checkpoint.load import check_optimizer, find_latest, load, restore
-from specforge.runtime.checkpoint.rotate import clean
-from specforge.runtime.checkpoint.save import save
-from specforge.runtime.checkpoint.state import Checkpoint, CheckpointError, State, draft_tensors
-from specforge.runtime.data.batch import Batch
-from specforge.runtime.data.order import Order
-from specforge.runtime.data.source import Prepared
-from specforge.runtime.data.sources import prepare_sources
-from specforge.runtime.data.vocab_map import check, count, vocab_map
-from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
-from specforge.runtime.executor.capture_feed import CaptureFeed, Capturer, held_out
+from specforge.runtime.executor.capture_feed import CaptureFeed, Capturer, InProcess
 from specforge.runtime.executor.executed import Executed
-from specforge.runtime.executor.work import EvaluationWork, Work, work
-from specforge.runtime.preflight import torch_device
+from specforge.runtime.executor.preparation import prepare_run
+from specforge.runtime.executor.trainer import Trainer
+from specforge.runtime.executor.work import train_role
 from specforge.runtime.run_folder import RunFolder
-from specforge.runtime.step.eagle3 import Eagle3Step
-from specforge.runtime.step.result import StepResult
-from specforge.runtime.target import Placement, TargetModel, load_target
-from specforge.runtime.train.evaluate import evaluate
-from specforge.runtime.train.interrupt import Interrupt
-from specforge.runtime.train.loop import Evaluation, Outcome, Records, Step, Training, Window, train
-from specforge.runtime.train.metrics import MetricsFile
-from specforge.runtime.train.optimizer import Optimizer
-from specforge.runtime.train.progress import Progress, open_progress
-from specforge.settings import Eagle3Settings, SourceSettings, TrainSettings
+from specforge.runtime.target import Placement, load_target
+from specforge.runtime.target_head import target_head
 
 
 def execute(plan: Plan, folder: RunFolder, console: Console) -> Executed:
     """Train from the folder's latest checkpoint, or from the start, and export. The caller holds the folder's lock."""
-    return _Colocated(plan, folder, console).execute()
-
-
-@attrs.frozen(eq=False)
-class _Resumed:
-    """The checkpoint a run goes on from, and its folder."""
-
-    folder: Path
-    checkpoint: Checkpoint
-
-
-class _Colocated:
-    def __init__(self, plan: Plan, folder: RunFolder, console: Console) -> None:
-        self.plan, self.folder, self.console = plan, folder, console
-        self.work: Work = work(plan)
-        (self.role,) = plan.roles
-        self.device = torch_device(self.role.device)
-
-    def execute(self) -> Executed:
-        clean(self.folder.checkpoints)
-        latest = find_latest(self.folder.checkpoints)
-        resumed = None if latest is None else _Resumed(latest, load(latest))
-        target = load_target(self.plan.target, self._base, Placement(str(self.device), self.role.target_dtype))
-        documents = self._prepare()
-        order = self._order(len(documents[self.work.source].documents))
-        settings = _resolved(self.work.train, order)
-        state = _start(self.plan, settings, order) if resumed is None else _resume(self.plan, resumed, settings)
-        draft = self._draft(target, documents[self.work.source], resumed)
-        optimizer = Optimizer(draft, settings)
-        if resumed is not None:
-            check_optimizer(resumed.checkpoint, optimizer.masters, resumed.folder)
-            optimizer.load(resumed.checkpoint.optimizer)
-            self._say(f"resuming at step {state.step} from {resumed.folder}")
-        capturer = Capturer(
-            TransformersEngine(target, self.work.capture), self.work.capture.batch_documents, self.device
-        )
-        feed = CaptureFeed(capturer, documents[self.work.source], order)
-        training = Training(settings, _step(draft, target, settings.eagle3), optimizer, feed)
-        # the same figures whatever is trained on: cross-entropy per supervised row
-        evaluating = _step(draft, target, attrs.evolve(settings.eagle3, reduction="tokens", lk=None))
-        evaluations = [self._evaluation(e, documents[e.source], capturer, evaluating) for e in self.work.evaluations]
-        return self._finish(self._train(training, evaluations, state, draft))
-
-    @property
-    def _base(self) -> Path:
-        return Path(self.plan.base)
-
-    def _say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def _prepare(self) -> dict[SourceSettings, Prepared]:
-        """Every source of the plan, tokenised now or found in the run folder."""
-        found: dict[SourceSettings, Prepared] = {}
-        for source, made in prepare_sources(self.plan.target, self._base, self.work.sources, self.folder.prepared):
-            found[source] = made
-            self._say(made.report.text())
-        return found
-
-    def _order(self, documents: int) -> Order:
-        train = self.work.train
-        return Order(
-            seed=self.plan.seed,
-            documents=documents,
-            batch_documents=train.batch_documents,
-            accumulation=train.accumulation,
-            epochs=train.epochs,
-            max_steps=train.max_steps,
-        )
-
-    def _draft(self, target: TargetModel, documents: Prepared, resumed: _Resumed | None) -> Eagle3Draft:
-        """The draft with float32 weights on the device, the target's embedding, and the vocabulary map.
-
-        The map is made at the first start only; after that it is the checkpoint's.
-        """
-        settings = self.work.train.draft
-        draft = init_draft(settings, self.plan.seed)
-        with torch.no_grad():
-            draft.embed_tokens.weight.copy_(target.embedding_VH)
-            if resumed is not None:
-                restore(resumed.checkpoint, draft, resumed.folder)
-                check(draft.d2t.numpy(), draft.t2d.numpy(), settings.draft_vocab_size, settings.vocab_size)
-            else:
-                made = vocab_map(count(documents.documents, settings.vocab_size), settings.draft_vocab_size)
-                draft.d2t.copy_(torch.from_numpy(made.d2t))
-                draft.t2d.copy_(torch.from_numpy(made.t2d))
-                self._say(
-                    f"draft vocabulary: {settings.draft_vocab_size:,} of {settings.vocab_size:,} ids, "
-                    f"{made.coverage:.1%} of the supervised tokens"
-                )
-        return draft.to(self.device)
-
-    def _evaluation(self, found: EvaluationWork, documents: Prepared, capturer: Capturer, step: Step) -> Evaluation:
-        packed, decay = found.settings.batch_documents, self.work.train.eagle3.position_decay
-        window = Window(documents.report.supervised, -(-len(documents.documents) // packed))
-
-        def run() -> dict[str, float]:
-            return evaluate(step, held_out(capturer, documents, packed), window, decay)
-
-        return Evaluation(found.name, found.settings.every, run)
-
-    def _train(self, training: Training, evaluations: list[Evaluation], state: State, draft: Eagle3Draft) -> Outcome:
-        metrics = MetricsFile(self.folder.metrics, state.step)
-        progress = open_progress(self.plan.name, state.max_steps, self.console)
-
-        def record(reached: State) -> None:
-            self._save(reached, draft, training.optimizer, progress)
-
-        records = Records(metrics, progress, evaluations, record, self.work.checkpoint.every)
-        try:
-            with Interrupt() as interrupt:
-                return train(training, records, state, interrupt)
-        finally:
-            progress.close()
-            metrics.close()
-
-    def _save(self, state: State, draft: Eagle3Draft, optimizer: Optimizer, progress: Progress) -> None:
-        checkpoint = Checkpoint(self.plan, state, draft_tensors(draft, optimizer.masters), optimizer.state())
-        written = save(self.folder.checkpoints, checkpoint, self.work.checkpoint.keep)
-        progress.note(f"step {state.step}: saved {written}")
-
-    def _finish(self, outcome: Outcome) -> Executed:
-        latest = find_latest(self.folder.checkpoints)
-        assert latest is not None, "training ends with a save"
-        checkpoint = self.folder.checkpoints / latest.name
-        if outcome.interrupted:
-            self._say(f"interrupted at step {outcome.state.step}, saved in {checkpoint}; run it again to go on")
-            return Executed(outcome.state, True, checkpoint, ())
-        formats = dict.fromkeys(settings.format for settings in self.work.exports)
-        exports = tuple(export(checkpoint, format, self.folder.export(format)) for format in formats)
-        for written in exports:
-            self._say(f"exported {written}")
-        return Executed(outcome.state, False, checkpoint, exports)
-
-
-def _resolved(train: TrainSettings, order: Order) -> TrainSettings:
-    """The settings with what preparation fixes: how many steps there are, and the horizon of the schedule."""
-    return attrs.evolve(train, max_steps=order.total_steps, schedule_steps=train.schedule_steps or order.total_steps)
-
-
-def _start(plan: Plan, settings: TrainSettings, order: Order) -> State:
-    assert settings.schedule_steps is not None
-    return State(
-        step=0,
-        epoch=0,
-        position=0,
-        max_steps=order.total_steps,
-        schedule_steps=settings.schedule_steps,
-        tokens=0,
-        supervised=0,
-        nonfinite=0,
-        best_score=None,
-        best_step=None,
-        digest=plan.digest,
-        metrics={},
+    trainer = Trainer(plan, folder, console, prepare_run(plan, folder, console))
+    placement = Placement(str(trainer.device), train_role(plan).target_dtype)
+    target = load_target(plan.target, Path(plan.base), placement)
+    work = trainer.work
+    engine = TransformersEngine(target, work.capture)
+    feed = CaptureFeed(
+        Capturer(engine, work.capture.batch_documents, trainer.device), trainer.sources[0], trainer.order
     )
-
-
-def _resume(plan: Plan, resumed: _Resumed, settings: TrainSettings) -> State:
-    state = resumed.checkpoint.state
-    if state.schedule_steps != settings.schedule_steps:
-        raise CheckpointError(
-            f"{resumed.folder} was trained on a schedule of {state.schedule_steps} steps, and this run's has "
-            f"{settings.schedule_steps}: its learning rates differ. Set Train(schedule_steps={state.schedule_steps}), "
-            "or give this recipe another output_dir"
-        )
-    assert settings.max_steps is not None
-    return attrs.evolve(state, max_steps=settings.max_steps, digest=plan.digest)
-
-
-def _step(draft: Eagle3Draft, target: TargetModel, settings: Eagle3Settings) -> Step:
-    """A micro-step of `draft`, normalised by the window of its optimizer step."""
-
-    micro_step = Eagle3Step(draft, target.head_VH, settings)
-
-    def step(batch: Batch, window: Window) -> StepResult:
-        return micro_step(batch, window.supervised, window.micro_steps)
-
-    return step
+    held_out = zip(trainer.sources[1:], work.evaluations, strict=True)
+    supply = InProcess(feed, tuple((prepared, found.settings.batch_documents) for prepared, found in held_out))
+    return trainer.train(target_head(target), supply)
