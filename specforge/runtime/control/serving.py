@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 from typing import Any
 
 import uvicorn
@@ -15,7 +14,7 @@ def serve(app: Any) -> None:
 
     Connections made before wait in its backlog. SIGTERM ends it within about a second.
     """
-    listening = socket.socket(fileno=sys.stdin.fileno())
+    listening = socket.socket(fileno=0)
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     # uvicorn raises it again when it is done: the caller still has something to close
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -1,0 +1,105 @@
+"""In: toy plans in both topologies. Out: the same bits, whoever is killed when; ends with their cause, soon."""
+
+import io
+import json
+import os
+import random
+import signal
+import threading
+import time
+
+import attrs
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from specforge.runtime.checkpoint.load import load
+from specforge.runtime.launch import ProcessError
+from specforge.runtime.run import run
+from specforge.runtime.run_folder import RunFolderError
+from specforge.runtime.train.metrics import TIMING
+
+pytestmark = pytest.mark.cpu
+DEADLINE_S = 60
+SETTINGS = {"epochs": 4, "precision": "bfloat16", "learning_rate": 1e-2}  # 24 steps
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def quiet(plan):
+    return run(plan, Console(file=io.StringIO()))
+
+
+def lines(folder):
+    try:
+        return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def assert_same_run(some, other):
+    """Weights, moments, step counts, progress and the log without its timing."""
+    for file in ("draft.safetensors", "optimizer.safetensors"):
+        one, two = (load_file(folder / "checkpoints" / "latest" / file) for folder in (some, other))
+        assert one.keys() == two.keys()
+        assert [name for name in one if not torch.equal(one[name], two[name])] == []
+    states = [load(folder / "checkpoints" / "latest").state for folder in (some, other)]
+    assert attrs.evolve(states[0], digest="") == attrs.evolve(states[1], digest="")
+    logs = [[{k: v for k, v in line.items() if k not in TIMING} for line in lines(f)] for f in (some, other)]
+    assert logs[0] == logs[1]
+
+
+class At(threading.Thread):
+    """Sends `number` to the process called `name`, once `moment` has come; keeps when it did."""
+
+    def __init__(self, processes, name, moment, number=signal.SIGKILL):
+        super().__init__(daemon=True)
+        self.processes, self.name_of_process, self.moment, self.number = processes, name, moment, number
+        self.before, self.sent_s = dict(processes), None
+        self.start()
+
+    def run(self):
+        deadline = time.monotonic() + DEADLINE_S
+        while not self.moment() or self.processes.get(self.name_of_process) is self.before.get(self.name_of_process):
+            if time.monotonic() > deadline:
+                return
+        self.sent_s = time.monotonic()
+        os.kill(self.processes[self.name_of_process].pid, self.number)
+
+
+def test_both_topologies_give_the_same_bits(toy, forked, tmp_path):
+    plan = toy.plan(train=SETTINGS, evaluate=5, checkpoint={"every": 7, "keep": 2})
+    quiet(attrs.evolve(plan, output_dir="colocated"))
+    result = quiet(attrs.evolve(toy.disaggregated(plan), output_dir="apart"))
+    assert (result.exit_code, result.step, len(result.exports)) == (0, 24, 1)
+    assert_same_run(tmp_path / "colocated", tmp_path / "apart")
+    assert list((tmp_path / "apart" / "features").iterdir()) == []
+    assert all(process.poll() is not None for process in forked.values())
+
+
+def test_killed_again_and_again_a_run_ends_at_the_same_bits(toy, forked, tmp_path):
+    """Eight kill -9, seeded, each process twice: at the start, or when some more steps are logged."""
+    plan = toy.plan(train=SETTINGS, evaluate=7, checkpoint={"every": 2, "keep": 2})
+    quiet(attrs.evolve(plan, output_dir="whole"))
+    killed = attrs.evolve(toy.disaggregated(plan), output_dir="killed")
+    folder, chance = tmp_path / "killed", random.Random(5)
+    victims = ["controller", "worker-0", "server-0", "trainer"] * 2
+    chance.shuffle(victims)
+    for victim in victims:
+        wanted = len(lines(folder)) + chance.randint(0, 5)
+        at = At(forked, victim, lambda wanted=wanted: len(lines(folder)) >= wanted)
+        with pytest.raises(ProcessError, match=rf"^{victim} was killed by SIGKILL"):
+            quiet(killed)
+        assert time.monotonic() - at.sent_s < 10
+        assert all(process.poll() is not None for process in forked.values())
+    assert 0 < load(folder / "checkpoints" / "latest").state.step < 24
+    assert quiet(killed).step == 24
+    assert_same_run(tmp_path / "whole", folder)
