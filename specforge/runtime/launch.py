@@ -21,12 +21,6 @@ import attrs
 from specforge.runtime.assignment import Assignment, write_assignment
 from specforge.runtime.child import INTERRUPTED, PEER_GONE
 
-MODULES = {
-    "controller": "specforge.runtime.control.controller_process",
-    "server": "specforge.runtime.capture.server",
-    "worker": "specforge.runtime.capture.worker",
-    "trainer": "specforge.runtime.executor.trainer_process",
-}
 LOOK_S = 0.05
 # whoever loses a peer ends at once; the peer's own end is seen within this time, and is the cause
 CAUSE_S = 3.0
@@ -54,7 +48,6 @@ class Process(Protocol):
 class Command:
     """How to start a process. `listening`: what it gets as standard input."""
 
-    module: str
     assignment: Path
     out: Path
     err: Path
@@ -65,7 +58,7 @@ def start(command: Command) -> Process:
     """Start it in a session of its own, so that a Ctrl-C on the terminal reaches only the run."""
     with command.out.open("wb") as out, command.err.open("wb") as err:
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", command.module, str(command.assignment)],
+            [sys.executable, "-u", "-m", "specforge.runtime.child", str(command.assignment)],
             stdin=command.listening or subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -123,7 +116,7 @@ class Processes:
         name, logs = assignment.name, self._folder / "logs"
         file = self._folder / "control" / f"{name}.json"
         write_assignment(file, assignment)
-        command = Command(MODULES[assignment.kind], file, logs / f"{name}.out", logs / f"{name}.err", listening)
+        command = Command(file, logs / f"{name}.out", logs / f"{name}.err", listening)
         self._children.append(_Child(name, start(command), command))
         if listening is not None:
             self._ready.append(_Readiness(name, listening.getsockname()))

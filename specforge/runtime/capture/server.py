@@ -7,7 +7,6 @@ company, whoever asks when.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +22,6 @@ from starlette.routing import Route
 from specforge.runtime.assignment import Assignment
 from specforge.runtime.capture.finite import faults
 from specforge.runtime.capture.transformers_engine import TransformersEngine
-from specforge.runtime.child import child
 from specforge.runtime.control.message import (
     Captured,
     CaptureReply,
@@ -108,7 +106,3 @@ def main(assignment: Assignment) -> int:
     engine = TransformersEngine(target, work(plan).capture)
     serve(CaptureServer(engine, open_store(assignment), assignment.token).app())
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(child(main))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Protocol
 
 from specforge.runtime.assignment import Assignment
-from specforge.runtime.child import child
 from specforge.runtime.control.client import CaptureClient, ControlClient
 from specforge.runtime.control.message import Captured, Lease, Wanted
 from specforge.runtime.control.peer import Refused, TooSlow
@@ -52,7 +50,3 @@ def main(assignment: Assignment) -> int:
     server.wait_ready(READY_S)
     while True:
         step(assignment.name, control, server)
-
-
-if __name__ == "__main__":
-    sys.exit(child(main))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from specforge.runtime.assignment import Assignment
-from specforge.runtime.child import child
 from specforge.runtime.control.controller import Controller
 from specforge.runtime.control.ledger import Ledger
 from specforge.runtime.control.service import Service
@@ -32,7 +30,3 @@ def main(assignment: Assignment) -> int:
     serve(Service(controller, assignment.token).app())
     ledger.close()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(child(main))

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from specforge.runtime.assignment import Assignment
-from specforge.runtime.child import INTERRUPTED, child
+from specforge.runtime.child import INTERRUPTED
 from specforge.runtime.control.client import ControlClient
 from specforge.runtime.data.prepared import read_prepared
 from specforge.runtime.executor.executed import write_executed
@@ -37,7 +37,3 @@ def main(assignment: Assignment) -> int:
     executed = trainer.train(head, Stored(StoreFeed(turns, sources[0], agenda, trainer.device), sources[1:]))
     write_executed(folder.executed, executed)
     return INTERRUPTED if executed.interrupted else 0
-
-
-if __name__ == "__main__":
-    sys.exit(child(main))

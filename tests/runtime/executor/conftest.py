@@ -27,8 +27,8 @@ if LISTENING is not None:
 sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
 os.setsid()
 os.chdir(FOLDER)
-sys.argv = [MODULE, ASSIGNMENT]
-runpy.run_module(MODULE, run_name="__main__")
+sys.argv = ["specforge.runtime.child", ASSIGNMENT]
+runpy.run_module("specforge.runtime.child", run_name="__main__")
 """
 PRELOADED = [
     "specforge.runtime.run",
@@ -77,7 +77,6 @@ def forked(forkserver, monkeypatch, tmp_path):
 
     def start(command):
         given = {
-            "MODULE": command.module,
             "ASSIGNMENT": str(command.assignment),
             "OUT": str(command.out),
             "ERR": str(command.err),

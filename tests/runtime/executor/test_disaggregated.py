@@ -103,3 +103,53 @@ def test_killed_again_and_again_a_run_ends_at_the_same_bits(toy, forked, tmp_pat
     assert 0 < load(folder / "checkpoints" / "latest").state.step < 24
     assert quiet(killed).step == 24
     assert_same_run(tmp_path / "whole", folder)
+
+
+def test_the_end_of_any_process_is_the_end_of_the_run_with_its_cause(toy, forked, tmp_path):
+    """A fault that the process itself tells: its last lines are in the message."""
+    plan = toy.disaggregated(toy.plan(train=SETTINGS))
+    at = At(forked, "worker-0", lambda: len(lines(tmp_path / "run")) >= 3, signal.SIGTERM)
+    with pytest.raises(ProcessError, match=r"^worker-0 was killed by SIGTERM"):
+        quiet(plan)
+    assert time.monotonic() - at.sent_s < 10
+    bad = attrs.evolve(plan.target, geometry=attrs.evolve(plan.target.geometry, num_layers=6))
+    with pytest.raises(
+        ProcessError, match=r"(?s)ended with exit status 1\. Its last lines .*num_layers is 5, planned 6"
+    ):
+        quiet(attrs.evolve(plan, target=bad, output_dir="other"))
+
+
+def test_ctrl_c_saves_exits_130_and_the_rest_follows(toy, forked, tmp_path):
+    plan = toy.plan(train=SETTINGS)
+    apart = attrs.evolve(toy.disaggregated(plan), output_dir="stopped")
+    folder = tmp_path / "stopped"
+    me = {"me": type("Me", (), {"pid": os.getpid()})}
+    At(me, "me", lambda: len(lines(folder)) >= 3, signal.SIGINT).before.clear()
+    result = quiet(apart)
+    assert result.exit_code == 130
+    assert 3 <= result.step < 24
+    assert len(lines(folder)) == result.step == load(result.checkpoint).state.step
+    assert not (folder / "export").exists()
+    assert all(process.poll() is not None for process in forked.values())
+    assert quiet(apart).step == 24
+    quiet(attrs.evolve(plan, output_dir="whole"))
+    assert_same_run(tmp_path / "whole", folder)
+
+
+def test_a_run_folder_in_use_is_refused(toy, forked, tmp_path):
+    plan = toy.disaggregated(toy.plan(train=SETTINGS))
+    refused = []
+
+    def second():
+        if len(lines(tmp_path / "run")) < 2:
+            return False
+        with pytest.raises(RunFolderError, match="is in use by another run"):
+            quiet(plan)
+        refused.append(True)
+        return True
+
+    at = At(forked, "controller", second)
+    with pytest.raises(ProcessError, match="controller was killed"):
+        quiet(plan)
+    at.join(DEADLINE_S)
+    assert refused
