@@ -11,6 +11,7 @@ import cattrs
 
 from specforge import plan as plans
 from specforge.plan import Plan
+from specforge.runtime.executor.layout import Layout
 
 
 @attrs.frozen
@@ -19,7 +20,8 @@ class Assignment:
 
     `kind`: "controller", "server", "worker" or "trainer"; `number`: which of them. `step`: the optimizer step that
     the run goes on from. `sources`: the prepared documents of the plan's sources, training first. `control`, `servers`:
-    URLs. `store`: the folder of the feature store. `parent`: the process that it ends with.
+    URLs. `store`: the folder of the feature store. `parent`: the process that it ends with. `layout`: what the plan
+    says of all of them.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class Assignment:
     store: str
     token: str
     parent: int
+    layout: Layout
 
     @property
     def name(self) -> str:

@@ -14,11 +14,16 @@ from specforge import plan as plans
 from specforge.runtime import launch
 from specforge.runtime.assignment import Assignment, read_assignment, write_assignment
 from specforge.runtime.child import PEER_GONE
+from specforge.runtime.control.limits import Limits
+from specforge.runtime.executor.layout import Layout
 from specforge.runtime.launch import ProcessError, Processes, listen
 
 pytestmark = pytest.mark.null
 DEADLINE_S = 60
-ASSIGNMENT = Assignment("controller", 0, "run", 3, ("a",), "http://c", ("http://s",), "store", "secret", os.getpid())
+LAYOUT = Layout(1, 1, "prompts", Limits(0, 0, 1.0, 3), 1.0)
+ASSIGNMENT = Assignment(
+    "controller", 0, "run", 3, ("a",), "http://c", ("http://s",), "store", "secret", os.getpid(), LAYOUT
+)
 
 
 class Ended:

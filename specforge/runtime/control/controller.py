@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from specforge.runtime.control.ledger import Ledger
+from specforge.runtime.control.limits import Limits
 from specforge.runtime.control.message import (
     Commit,
     Failed,
@@ -30,16 +31,6 @@ from specforge.runtime.data.prepared import Prepared
 
 class ControlError(ValueError):
     """A request that the control plane refuses; or the run has failed, and this is the first cause."""
-
-
-@attrs.frozen
-class Limits:
-    """Bounds of a run's control plane. Watermarks count samples that are captured or being captured, untrained yet."""
-
-    high_samples: int
-    low_samples: int
-    lease_s: float
-    attempts: int
 
 
 @attrs.define

@@ -43,6 +43,7 @@ def execute(plan: Plan, folder: RunFolder, console: Console) -> Executed:
             store=str(store),
             token=secrets.token_urlsafe(32),
             parent=os.getpid(),
+            layout=found,
         )
         folder.executed.unlink(missing_ok=True)
         with Processes(folder.path) as processes:

@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 
 from specforge.plan import Plan
-from specforge.runtime.control.controller import Limits
+from specforge.runtime.control.limits import Limits
 
 
 @attrs.frozen
@@ -26,7 +26,7 @@ class Layout:
 
 def layout(plan: Plan) -> Layout:
     """What the plan says of its processes."""
-    return Layout(1, 1, "prompts", Limits(64, 32, 300.0, 3), 900.0)
+    return Layout(1, 1, "prompts", Limits(0, 0, 300.0, 3), 900.0)
 
 
 def store_folder(plan: Plan, folder: Path) -> Path:

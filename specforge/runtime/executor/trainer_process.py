@@ -12,7 +12,6 @@ from specforge.runtime.child import INTERRUPTED
 from specforge.runtime.control.client import ControlClient
 from specforge.runtime.data.prepared import read_prepared
 from specforge.runtime.executor.executed import write_executed
-from specforge.runtime.executor.layout import layout
 from specforge.runtime.executor.run_order import run_agenda
 from specforge.runtime.executor.store_feed import Stored, StoreFeed, Turns
 from specforge.runtime.executor.trainer import Trainer
@@ -32,7 +31,7 @@ def main(assignment: Assignment) -> int:
     placement = Placement(str(trainer.device), capture_role(plan).target_dtype)
     head = load_target_head(plan.target, Path(plan.base), placement)
     control = ControlClient(assignment.control, assignment.token)
-    turns = Turns(control, open_store(assignment), layout(plan).patience_s)
+    turns = Turns(control, open_store(assignment), assignment.layout.patience_s)
     agenda = run_agenda(plan.seed, trainer.work, sources)
     executed = trainer.train(head, Stored(StoreFeed(turns, sources[0], agenda, trainer.device), sources[1:]))
     write_executed(folder.executed, executed)

@@ -6,8 +6,9 @@ import attrs
 import numpy as np
 import pytest
 
-from specforge.runtime.control.controller import Controller, Limits
+from specforge.runtime.control.controller import Controller
 from specforge.runtime.control.ledger import Ledger
+from specforge.runtime.control.limits import Limits
 from specforge.runtime.control.message import Captured, Commit, Reference, TensorShape
 from specforge.runtime.data.agenda import Agenda, HeldOut
 from specforge.runtime.data.order import Order

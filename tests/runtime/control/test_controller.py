@@ -2,7 +2,8 @@
 
 import pytest
 
-from specforge.runtime.control.controller import ControlError, Limits
+from specforge.runtime.control.controller import ControlError
+from specforge.runtime.control.limits import Limits
 from specforge.runtime.control.message import Commit, Failed, Turn
 
 pytestmark = pytest.mark.null

@@ -15,6 +15,8 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from specforge.runtime.checkpoint.load import load
+from specforge.runtime.executor import disaggregated
+from specforge.runtime.executor.layout import layout
 from specforge.runtime.launch import ProcessError
 from specforge.runtime.run import run
 from specforge.runtime.run_folder import RunFolderError
@@ -39,10 +41,15 @@ def quiet(plan):
 
 
 def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def logged(folder):
+    """Lines of the log, of which the last may be half written."""
     try:
-        return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return (folder / "metrics.jsonl").read_text().count("\n")
     except FileNotFoundError:
-        return []
+        return 0
 
 
 def assert_same_run(some, other):
@@ -75,7 +82,10 @@ class At(threading.Thread):
         os.kill(self.processes[self.name_of_process].pid, self.number)
 
 
-def test_both_topologies_give_the_same_bits(toy, forked, tmp_path):
+@pytest.mark.parametrize(("servers", "workers"), [(1, 1), (2, 2)])
+def test_both_topologies_give_the_same_bits(toy, forked, tmp_path, monkeypatch, servers, workers):
+    """Workers are those of each server: batches end in any order."""
+    monkeypatch.setattr(disaggregated, "layout", lambda p: attrs.evolve(layout(p), servers=servers, workers=workers))
     plan = toy.plan(train=SETTINGS, evaluate=5, checkpoint={"every": 7, "keep": 2})
     quiet(attrs.evolve(plan, output_dir="colocated"))
     result = quiet(attrs.evolve(toy.disaggregated(plan), output_dir="apart"))
@@ -85,17 +95,19 @@ def test_both_topologies_give_the_same_bits(toy, forked, tmp_path):
     assert all(process.poll() is not None for process in forked.values())
 
 
-def test_killed_again_and_again_a_run_ends_at_the_same_bits(toy, forked, tmp_path):
+@pytest.mark.parametrize(("retain", "seed"), [("prompts", 5), ("features", 6)])
+def test_killed_again_and_again_a_run_ends_at_the_same_bits(toy, forked, tmp_path, monkeypatch, retain, seed):
     """Eight kill -9, seeded, each process twice: at the start, or when some more steps are logged."""
+    monkeypatch.setattr(disaggregated, "layout", lambda plan: attrs.evolve(layout(plan), retain=retain))
     plan = toy.plan(train=SETTINGS, evaluate=7, checkpoint={"every": 2, "keep": 2})
     quiet(attrs.evolve(plan, output_dir="whole"))
     killed = attrs.evolve(toy.disaggregated(plan), output_dir="killed")
-    folder, chance = tmp_path / "killed", random.Random(5)
+    folder, chance = tmp_path / "killed", random.Random(seed)
     victims = ["controller", "worker-0", "server-0", "trainer"] * 2
     chance.shuffle(victims)
     for victim in victims:
-        wanted = len(lines(folder)) + chance.randint(0, 5)
-        at = At(forked, victim, lambda wanted=wanted: len(lines(folder)) >= wanted)
+        wanted = logged(folder) + chance.randint(0, 5)
+        at = At(forked, victim, lambda wanted=wanted: logged(folder) >= wanted)
         with pytest.raises(ProcessError, match=rf"^{victim} was killed by SIGKILL"):
             quiet(killed)
         assert time.monotonic() - at.sent_s < 10
@@ -108,7 +120,7 @@ def test_killed_again_and_again_a_run_ends_at_the_same_bits(toy, forked, tmp_pat
 def test_the_end_of_any_process_is_the_end_of_the_run_with_its_cause(toy, forked, tmp_path):
     """A fault that the process itself tells: its last lines are in the message."""
     plan = toy.disaggregated(toy.plan(train=SETTINGS))
-    at = At(forked, "worker-0", lambda: len(lines(tmp_path / "run")) >= 3, signal.SIGTERM)
+    at = At(forked, "worker-0", lambda: logged(tmp_path / "run") >= 3, signal.SIGTERM)
     with pytest.raises(ProcessError, match=r"^worker-0 was killed by SIGTERM"):
         quiet(plan)
     assert time.monotonic() - at.sent_s < 10
@@ -124,7 +136,7 @@ def test_ctrl_c_saves_exits_130_and_the_rest_follows(toy, forked, tmp_path):
     apart = attrs.evolve(toy.disaggregated(plan), output_dir="stopped")
     folder = tmp_path / "stopped"
     me = {"me": type("Me", (), {"pid": os.getpid()})}
-    At(me, "me", lambda: len(lines(folder)) >= 3, signal.SIGINT).before.clear()
+    At(me, "me", lambda: logged(folder) >= 3, signal.SIGINT).before.clear()
     result = quiet(apart)
     assert result.exit_code == 130
     assert 3 <= result.step < 24
@@ -141,7 +153,7 @@ def test_a_run_folder_in_use_is_refused(toy, forked, tmp_path):
     refused = []
 
     def second():
-        if len(lines(tmp_path / "run")) < 2:
+        if logged(tmp_path / "run") < 2:
             return False
         with pytest.raises(RunFolderError, match="is in use by another run"):
             quiet(plan)
