@@ -86,6 +86,16 @@ class Agenda:
         counts = [len(held_out.packs) for held_out in self.held_out[: evaluation + 1]]
         return range(TRAINING + 1 + sum(counts[:-1]), TRAINING + 1 + sum(counts))
 
+    def after(self, step: int, slot: int) -> tuple[int, int] | None:
+        """The turn that the trainer takes after this one; None after the last."""
+        total = self.order.total_steps
+        for number, held_out in enumerate(self.held_out):
+            if due(step + 1, held_out.every, total):
+                later = [other for other in self.slots(number) if other > slot]
+                if later:
+                    return step, later[0]
+        return (step + 1, TRAINING) if step + 1 < total else None
+
     def _training(self, group: dict[int, tuple[int, ...]], start: int) -> tuple[CaptureBatch, ...]:
         """The batches of steps that are captured together, without those of which nothing is to be trained."""
         flat = [(step, document) for step, documents in group.items() for document in documents]

@@ -14,31 +14,47 @@ from specforge.runtime.data.batch import Batch, Features
 from specforge.runtime.data.fed import Fed
 from specforge.runtime.data.hole import Hole
 from specforge.runtime.data.prepared import Prepared
+from specforge.runtime.executor.ahead import Ahead
 from specforge.runtime.executor.supply import Packer
 from specforge.runtime.store.store import Store
 
 
 @attrs.frozen(eq=False)
-class Turns:
-    """The way from a turn to its features. `patience_s`: the longest wait for a turn while nothing changes."""
+class Fetched:
+    """A turn's features on the host by document, and what was lost of it."""
 
-    control: ControlClient
-    store: Store
-    patience_s: float
+    features: dict[int, Features]
+    holes: tuple[Hole, ...]
+
+
+class Turns:
+    """The way from a turn to its features: while one is trained, the next is waited for and read.
+
+    `patience_s`: the longest wait for a turn while nothing changes.
+    """
+
+    def __init__(self, control: ControlClient, store: Store, agenda: Agenda, patience_s: float) -> None:
+        self.agenda = agenda
+        self._control, self._store, self._patience_s = control, store, patience_s
+        self._ahead = Ahead(self._fetch, lambda turn: agenda.after(*turn))
 
     def take(self, turn: Turn, packs: Sequence[Sequence[int]], packer: Packer) -> Fed:
         """A turn's packs, whole."""
-        taken = self.control.take(turn, self.patience_s)
-        found = {given.document: Features(**self.store.get(given.reference)) for given in taken.given}
-        return packer.fed(packs, found, taken.holes)
+        fetched = self._ahead.take((turn.step, turn.slot))
+        return packer.fed(packs, fetched.features, fetched.holes)
 
     def done(self, turn: Turn) -> None:
         """It was trained: one acknowledgement; what nobody needs any more leaves the store."""
-        self.store.remove(self.control.acknowledge(turn))
+        self._store.remove(self._control.acknowledge(turn))
 
     def covered(self, step: int) -> None:
         """A checkpoint holds the first `step` optimizer steps."""
-        self.store.remove(self.control.cover(step))
+        self._store.remove(self._control.cover(step))
+
+    def _fetch(self, turn: tuple[int, int]) -> Fetched:
+        taken = self._control.take(Turn(*turn), self._patience_s)
+        read = {given.document: Features(**self._store.get(given.reference)) for given in taken.given}
+        return Fetched(read, taken.holes)
 
 
 @attrs.define(eq=False)
@@ -47,12 +63,13 @@ class StoreFeed:
 
     turns: Turns
     prepared: Prepared
-    agenda: Agenda
     device: torch.device
     holes: tuple[Hole, ...] = ()
 
     def step(self, step: int) -> Sequence[Batch]:
-        fed = self.turns.take(Turn(step, TRAINING), self.agenda.order.step(step), Packer(self.prepared, self.device))
+        fed = self.turns.take(
+            Turn(step, TRAINING), self.turns.agenda.order.step(step), Packer(self.prepared, self.device)
+        )
         self.holes = fed.holes
         return fed.batches
 
@@ -63,7 +80,7 @@ class StoreFeed:
         self.turns.done(Turn(step, TRAINING))
 
     def place(self, step: int) -> tuple[int, int]:
-        return divmod(step, self.agenda.order.steps_per_epoch)
+        return divmod(step, self.turns.agenda.order.steps_per_epoch)
 
     def describe(self, document: int) -> str:
         return self.prepared.describe(document)
@@ -78,7 +95,8 @@ class Stored:
 
     def held_out(self, evaluation: int, step: int) -> Iterator[Fed]:
         """All documents in file order; a pack is acknowledged when the next one is asked for."""
-        agenda, turns = self.feed.agenda, self.feed.turns
+        turns = self.feed.turns
+        agenda = turns.agenda
         packer = Packer(self.held_out_sources[evaluation], self.feed.device)
         for slot, pack in zip(agenda.slots(evaluation), agenda.held_out[evaluation].packs, strict=True):
             turn = Turn(step - 1, slot)

@@ -31,8 +31,8 @@ def main(assignment: Assignment) -> int:
     placement = Placement(str(trainer.device), capture_role(plan).target_dtype)
     head = load_target_head(plan.target, Path(plan.base), placement)
     control = ControlClient(assignment.control, assignment.token)
-    turns = Turns(control, open_store(assignment), assignment.layout.patience_s)
     agenda = run_agenda(plan.seed, trainer.work, sources)
-    executed = trainer.train(head, Stored(StoreFeed(turns, sources[0], agenda, trainer.device), sources[1:]))
+    turns = Turns(control, open_store(assignment), agenda, assignment.layout.patience_s)
+    executed = trainer.train(head, Stored(StoreFeed(turns, sources[0], trainer.device), sources[1:]))
     write_executed(folder.executed, executed)
     return INTERRUPTED if executed.interrupted else 0

@@ -70,7 +70,12 @@ def test_evaluations_come_after_their_steps_pack_by_pack():
         (8, 3): [0, 1],
     }
     in_order = [turn for group in agenda.batches(0) for turn in sorted(turns(group))]
-    assert in_order == sorted(in_order)
+    assert in_order == sorted(set(in_order))
+    turn, walked = (0, TRAINING), []
+    while turn is not None:
+        walked.append(turn)
+        turn = agenda.after(*turn)
+    assert walked == sorted(in_order)
     sources = {batch.source for group in agenda.batches(0) for batch in group}
     assert sources == {0, 1, 2}
 
