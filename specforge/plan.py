@@ -42,7 +42,7 @@ class Op:
 
 @attrs.frozen
 class Role:
-    """What one kind of worker does. `ranks`: how many processes do it at once."""
+    """What one kind of worker does. `ranks`: how many processes do it at once, on `gpus` where these are named."""
 
     name: str
     device: str
@@ -50,6 +50,7 @@ class Role:
     engine: str
     target_dtype: str
     ops: tuple[Op, ...]
+    gpus: tuple[int, ...] = ()
 
 
 @attrs.frozen
@@ -72,17 +73,21 @@ class DataFile:
 
 @attrs.frozen
 class Batch:
-    """Batch arithmetic. None: known after preparation (it needs tokenised lengths)."""
+    """Batch arithmetic. None: known after preparation (it needs tokenised lengths), or not used.
 
-    micro_documents: int
+    A micro-step is `micro_documents` documents, or as many as fit `pack_tokens` tokens.
+    """
+
+    micro_documents: int | None
     accumulation: int
     ranks: int
-    step_documents: int
+    step_documents: int | None
     step_tokens_at_most: int
     epochs: int
     max_steps: int | None
     schedule_steps: int | None
     warmup_steps: int | None
+    pack_tokens: int | None = None
 
 
 @attrs.frozen

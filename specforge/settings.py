@@ -77,13 +77,15 @@ class SourceSettings:
 class CaptureSettings:
     """What is captured of the target: outputs of `layers` (concatenated) and the post-norm last hidden state.
 
-    `batch_documents`: documents in one forward of the target; the batches follow the recorded order.
+    `batch_documents`: documents in one forward of the target; the batches follow the recorded order. `packed`: they lie
+    end to end there, where the target's attention keeps them apart; else they are padded.
     """
 
     layers: tuple[int, ...]
     last_hidden: bool
     dtype: str
     batch_documents: int
+    packed: bool = False
 
 
 @attrs.frozen
@@ -155,7 +157,8 @@ class Eagle3Settings:
 class TrainSettings:
     """The optimizer step. Learning rates per step are the closed form of `schedule` over `schedule_steps`.
 
-    `batch_documents` documents make a micro-step, `accumulation` micro-steps an optimizer step.
+    `batch_documents` documents make a micro-step, or (it is None then) as many as fit `pack_tokens` tokens;
+    `accumulation` micro-steps on every rank make an optimizer step.
     `max_steps` and `schedule_steps` are None until known: fixed by the run after preparation.
     `precision`: dtype of the draft's compute weights; masters are float32 always.
     """
@@ -163,7 +166,7 @@ class TrainSettings:
     strategy: str
     draft: DraftSettings
     eagle3: Eagle3Settings
-    batch_documents: int
+    batch_documents: int | None
     accumulation: int
     epochs: int
     max_steps: int | None
@@ -178,6 +181,7 @@ class TrainSettings:
     precision: str
     nonfinite_budget: int
     log_every: int
+    pack_tokens: int | None = None
 
 
 @attrs.frozen

@@ -139,7 +139,13 @@ class Toy:
 
     base: Path
 
-    def plan(self, train: dict | None = None, checkpoint: dict | None = None, evaluate: int | None = None) -> Plan:
+    def plan(
+        self,
+        train: dict | None = None,
+        checkpoint: dict | None = None,
+        evaluate: int | None = None,
+        ranks: int = 1,
+    ) -> Plan:
         """A plan with these changes of its TrainSettings and CheckpointSettings, evaluated every `evaluate` steps."""
         settings = attrs.evolve(TRAIN, **(train or {}))
         capture = CaptureSettings(layers=(1, 2, 3), last_hidden=True, dtype="float32", batch_documents=4)
@@ -164,7 +170,7 @@ class Toy:
             Op("checkpoint", "checkpoint", (_port("draft", "train.draft"),), (), writes),
             Op("export-sglang", "export", (_port("draft", "train.draft"),), (), ExportSettings("sglang")),
         ]
-        roles = (Role("trainer", "cpu", 1, "transformers", "float32", tuple(ops)),)
+        roles = (Role("trainer", "cpu", ranks, "transformers", "float32", tuple(ops)),)
         return Plan(
             schema=SCHEMA,
             name="toy",
@@ -175,7 +181,7 @@ class Toy:
             roles=roles,
             processes=(Process("main", ("trainer",)),),
             files=tuple(self._file(name, use) for name, use in FILES.items()),
-            batch=_batch(settings),
+            batch=_batch(settings, ranks),
             memory=(),
             flops=(),
             kernels=(),
@@ -206,18 +212,19 @@ class Toy:
 FILES = {"config.json": "target config", "train.jsonl": "source", "heldout.jsonl": "source"}
 
 
-def _batch(train: TrainSettings) -> Batch:
-    documents = train.batch_documents * train.accumulation
+def _batch(train: TrainSettings, ranks: int = 1) -> Batch:
+    micro, packs = train.batch_documents, train.accumulation * ranks
     return Batch(
-        micro_documents=train.batch_documents,
+        micro_documents=micro,
         accumulation=train.accumulation,
-        ranks=1,
-        step_documents=documents,
-        step_tokens_at_most=documents * 24,
+        ranks=ranks,
+        step_documents=None if micro is None else micro * packs,
+        step_tokens_at_most=packs * (train.pack_tokens or micro * 24),
         epochs=train.epochs,
         max_steps=train.max_steps,
         schedule_steps=train.schedule_steps,
         warmup_steps=None,
+        pack_tokens=train.pack_tokens,
     )
 
 

@@ -33,18 +33,35 @@ class Estimate:
         """Query rows of a document that attention takes at once."""
         return ATTENTION_BLOCK.get(self.device, GPU_ATTENTION_BLOCK)
 
+    @property
+    def micro_tokens(self) -> int:
+        """Tokens of a micro-step, at most."""
+        batch = self.batch
+        return batch.step_tokens_at_most // (batch.accumulation * batch.ranks)
+
+    @property
+    def _held(self) -> tuple[int, str]:
+        """Tokens a rank holds features of, at most, and whose they are."""
+        documents = self.capture.batch_documents
+        if self.batch.micro_documents is None:
+            most = max(self.micro_tokens * self.batch.accumulation, documents * self.max_length)
+            return most, f"of {documents} documents captured together, or of a step"
+        step = self.batch.micro_documents * self.batch.accumulation
+        held = max(1, documents // step) * step
+        return held * self.max_length, f"of {held} documents captured together"
+
     def memory(self, role: str) -> tuple[MemoryPart, ...]:
         """Resident bytes by part. Weights, gradients, moments and features are exact; the rest is an upper estimate."""
         draft, geometry = self.train.draft, self.target.geometry
-        rows = self.batch.micro_documents * self.max_length
+        rows = self.micro_tokens
         trained = sum(p.count for p in draft.parameters if p.trainable)
         frozen = sum(p.bytes for p in draft.parameters if not p.trainable)
         compute = DTYPE_BYTES[draft.dtype]
         captured = (len(draft.aux_layers) + 1) * draft.target_hidden_size * DTYPE_BYTES[self.capture.dtype]
         target = self.target.parameter_count * DTYPE_BYTES[self.target_dtype]
         masters = 4 * trained if draft.dtype != "float32" else 0
-        held = max(1, self.capture.batch_documents // self.batch.step_documents) * self.batch.step_documents
-        prefill = min(held, self.capture.batch_documents) * self.max_length
+        held, note = self._held
+        prefill = min(held, self.capture.batch_documents * self.max_length)
         prefill *= (2 * geometry.intermediate_size + 4 * geometry.hidden_size) * DTYPE_BYTES[self.target_dtype]
         kept = self.train.eagle3.ttt_length * rows
         inner = 6 * draft.hidden_size + 3 * draft.intermediate_size + 4 * draft.num_heads * draft.head_dim
@@ -59,10 +76,9 @@ class Estimate:
             MemoryPart(
                 role, "gradients", compute * trained + masters, True, draft.dtype + (", and float32" if masters else "")
             ),
+            MemoryPart(role, "gradient bucket", 4 * trained * (self.batch.ranks > 1), False, "summed over all ranks"),
             MemoryPart(role, "AdamW moments", 8 * trained, True, "two float32 each"),
-            MemoryPart(
-                role, "features", held * self.max_length * captured, True, f"of {held} documents captured together"
-            ),
+            MemoryPart(role, "features", held * captured, self.batch.pack_tokens is None, note),
             MemoryPart(role, "micro-step", rows * captured, True, "its features, laid end to end"),
             MemoryPart(
                 role, "teacher", rows * draft.draft_vocab_size * compute, False, "draft-vocabulary logits, once"
@@ -82,7 +98,8 @@ class Estimate:
         "computed" counts what the chosen implementation multiplies, as torch's FLOP counter sees it: attention is
         computed in square tiles, and its scores once more in the backward pass.
         """
-        geometry, draft, documents = self.target.geometry, self.train.draft, self.batch.micro_documents
+        geometry, draft = self.target.geometry, self.train.draft
+        documents = self.micro_tokens // self.max_length
         hidden, width, tokens = draft.hidden_size, draft.head_dim, self.max_length
         tiles = _tiles(tokens, self.train.eagle3.ttt_length, self.attention_block)
         rows = documents * (tokens - 1)

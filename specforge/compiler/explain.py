@@ -20,6 +20,7 @@ _SAID = {
     "capture.last_hidden": (f"{_POLICY}.last_hidden", _POLICY),
     "capture.dtype": (f"{_POLICY}.dtype", "topology.engine.dtype"),
     "capture.batch_documents": ("topology.engine.batch_size",),
+    "capture.packed": ("topology.engine.packed",),
     "train.batch_documents": ("train.batch_size",),
     "train.draft.aux_layers": (f"{_POLICY}.layers", _POLICY),
     "train.draft.draft_vocab_size": ("train.draft.vocab_size",),

@@ -73,7 +73,8 @@ def lower(graph: Graph, facts: Facts) -> Plan:
 
 def _role(name: str, graph: Graph, facts: Facts) -> Role:
     ops = tuple(_op(graph.node(n), graph, facts) for n in graph.order() if graph.node(n).role == name)
-    return Role(name, facts.device.name, 1, ENGINE, facts.target_dtype, ops)
+    gpus = facts.recipe.topology.gpus or ()
+    return Role(name, facts.device.name, facts.ranks, ENGINE, facts.target_dtype, ops, gpus)
 
 
 def _op(node: Node, graph: Graph, facts: Facts) -> Op:
@@ -101,7 +102,13 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     if node.kind == "capture":
         given = {f.name: f for f in graph.features(node.name)}
         documents = facts.capture_documents
-        return CaptureSettings(given["aux"].layers, "last_hidden" in given, given["aux"].dtype, documents)
+        return CaptureSettings(
+            layers=given["aux"].layers,
+            last_hidden="last_hidden" in given,
+            dtype=given["aux"].dtype,
+            batch_documents=documents,
+            packed=facts.packed_capture,
+        )
     if node.kind == "train":
         return _train(node, graph, facts)
     if node.kind == "evaluate":
@@ -118,7 +125,7 @@ def _train(node: Node, graph: Graph, facts: Facts) -> TrainSettings:
         strategy=known.name,
         draft=known.draft(facts, aux.layers),
         eagle3=known.settings(facts),
-        batch_documents=spec.batch_size,
+        batch_documents=facts.micro_documents,
         accumulation=spec.accumulation,
         epochs=spec.epochs,
         max_steps=spec.max_steps,
@@ -133,6 +140,7 @@ def _train(node: Node, graph: Graph, facts: Facts) -> TrainSettings:
         precision=facts.precision,
         nonfinite_budget=spec.nonfinite_budget,
         log_every=spec.log_every,
+        pack_tokens=spec.pack_tokens,
     )
 
 
@@ -149,28 +157,29 @@ def _target(facts: Facts) -> TargetSettings:
 
 
 def _batch(facts: Facts) -> Batch:
-    train = facts.recipe.train
-    documents = train.batch_size * train.accumulation
+    train, micro = facts.recipe.train, facts.micro_documents
+    packs = train.accumulation * facts.ranks
     horizon = train.schedule_steps
     return Batch(
-        micro_documents=train.batch_size,
+        micro_documents=micro,
         accumulation=train.accumulation,
-        ranks=1,
-        step_documents=documents,
-        step_tokens_at_most=documents * train.features.source.max_length,
+        ranks=facts.ranks,
+        step_documents=None if micro is None else micro * packs,
+        step_tokens_at_most=packs * facts.micro_tokens,
         epochs=train.epochs,
         max_steps=train.max_steps,
         schedule_steps=horizon,
         warmup_steps=None if horizon is None else math.floor(train.warmup_ratio * horizon),
+        pack_tokens=train.pack_tokens,
     )
 
 
 def _warnings(facts: Facts, resident_bytes: int) -> tuple[str, ...]:
     found: list[Any] = []
-    memory = facts.device.memory_bytes
+    memory, who = facts.device.memory_bytes, "the trainer" if facts.ranks == 1 else "every rank"
     if memory and resident_bytes > memory:
         found.append(
-            f"the trainer needs {resident_bytes / 2**30:.1f} GiB, and {facts.device.name} has "
+            f"{who} needs {resident_bytes / 2**30:.1f} GiB, and {facts.device.name} has "
             f"{memory / 2**30:.0f} GiB: lower batch_size or max_length"
         )
     if not facts.recipe.outputs:

@@ -41,12 +41,15 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
     draft, geometry, device = train.draft, facts.geometry, facts.device.name
     target = "the target's"
     fill = "the documents of a micro-step" if device == "cpu" else "fills the device"
+    batch = (str(facts.micro_documents), "no size is given")
     known: dict[str, tuple[str, str]] = {
         "train.draft.vocab_size": (str(draft.draft_vocab_size), "the smaller of 32000 and the target's vocabulary"),
         "train.draft.intermediate_size": (str(draft.intermediate_size), target),
         "train.draft.num_heads": (str(draft.num_heads), target),
         "train.draft.num_kv_heads": (str(draft.num_kv_heads), target),
         "train.draft.head_dim": (str(draft.head_dim), target),
+        "train.batch_size": ("not used", "pack_tokens fills micro-steps") if facts.micro_documents is None else batch,
+        "train.pack_tokens": ("not used", "batch_size counts documents"),
         "train.precision": (train.precision, f"the device {device}"),
         "train.schedule_steps": ("known after preparation", "the steps that will run"),
         "train.max_steps": ("all of the data", "no limit is given"),
@@ -57,7 +60,10 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
         "train.features.policy.layers": (str(list(draft.aux_layers)), f"Eagle3 on {geometry.num_layers} layers"),
         "train.features.policy.dtype": (facts.target_dtype, "the dtype the target computes in"),
         "train.features.target.config": (facts.world.configs[facts.target], "found by the target's name"),
+        "topology.gpus": ("the first" if device != "cpu" else "none", f"the device {device}"),
+        "topology.ranks": (str(facts.ranks), "the GPUs" if facts.recipe.topology.gpus else "one process"),
         "topology.engine.dtype": (facts.target_dtype, f"the device {device}"),
+        "topology.engine.packed": (str(facts.packed_capture), f"the device {device}"),
         "topology.engine.batch_size": (str(facts.capture_documents), fill),
     }
     return known

@@ -92,6 +92,7 @@ def _processes(plan: Plan) -> list[str]:
         for name in process.roles:
             role = plan.role(name)
             ranks = f"{_counted(role.ranks, 'rank')} on {role.device}"
+            ranks += f", GPU{'s' * (len(role.gpus) > 1)} {', '.join(map(str, role.gpus))}" if role.gpus else ""
             rows.append(
                 (process.name, ranks, f"target {role.target_dtype} in {role.engine}", f"draft {_train(plan).precision}")
             )
@@ -143,7 +144,8 @@ def settings_text(op: Op) -> str:
         return f"{s.path}, {rows}, cut at {s.max_length} tokens{last}{', strict' if s.strict else ''}"
     if isinstance(s, CaptureSettings):
         layers = ", ".join(map(str, s.layers))
-        return f"forward of {_counted(s.batch_documents, 'document')}, hooks on layers {layers} and the final norm"
+        laid = f"{_counted(s.batch_documents, 'document')}, {'end to end' if s.packed else 'padded'}"
+        return f"forward of {laid}, hooks on layers {layers} and the final norm"
     if isinstance(s, TrainSettings):
         return f"{s.strategy}, AdamW, clip {s.max_grad_norm:g}, precision {s.precision}, float32 masters"
     if isinstance(s, EvaluateSettings):
@@ -158,9 +160,18 @@ def _batch(plan: Plan) -> list[str]:
     b = plan.batch
     most = f", at most {b.max_steps} steps" if b.max_steps is not None else ""
     micro, ranks = _counted(b.accumulation, "micro-step"), _counted(b.ranks, "rank")
+    tokens = f"at most {b.step_tokens_at_most:,} tokens an optimizer step"
+    share = [f"a rank has {micro} of each step; gradients are summed once a step"] if b.ranks > 1 else []
+    if b.micro_documents is None or b.step_documents is None:
+        return [
+            f"a pack of at most {b.pack_tokens:,} tokens × {micro} × {ranks} = {tokens}",
+            *share,
+            f"{_counted(b.epochs, 'epoch')}{most}; documents per step, steps per epoch: {LATER}",
+        ]
     return [
         f"{_counted(b.micro_documents, 'document')} × {micro} × {ranks} = {_counted(b.step_documents, 'document')} "
-        f"and at most {b.step_tokens_at_most:,} tokens an optimizer step",
+        f"and {tokens}",
+        *share,
         f"{_counted(b.epochs, 'epoch')}{most}; steps per epoch: {LATER}",
     ]
 

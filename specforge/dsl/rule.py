@@ -147,6 +147,21 @@ def layer_ids() -> Rule:
     return Rule("layer-ids", "captured layers are distinct, ascending and counted from 0", check)
 
 
+def gpu_ids() -> Rule:
+    """Distinct numbers of GPUs, from 0, at least one."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        ids = value if isinstance(value, tuple) else ()
+        whole_ids = bool(ids) and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids)
+        if whole_ids and len(ids) == len(set(ids)):
+            return None
+        return Fault(
+            f"is {shown(value)}, and it takes distinct numbers of GPUs, counted from 0", f"write {name} like [0, 1]"
+        )
+
+    return Rule("gpu-ids", "GPUs are named by distinct numbers, counted from 0", check)
+
+
 def node(*kinds: type, why: str = "") -> Rule:
     """A node of one of the given classes; `why` says in words what to give."""
     names = " or ".join(k.__name__ for k in kinds)

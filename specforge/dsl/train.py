@@ -20,19 +20,29 @@ def _horizon(train: Any) -> tuple[str, Fault] | None:
     return None
 
 
+def _one_measure(train: Any) -> tuple[str, Fault] | None:
+    if train.batch_size is not None and train.pack_tokens is not None:
+        what = f"is {train.pack_tokens}, and batch_size={train.batch_size} already says what makes a micro-step"
+        return "pack_tokens", Fault(what, "leave batch_size out, or write batch_size=None, to fill packs by tokens")
+    return None
+
+
 @node
 class Train:
     """Train a draft on captured features.
 
-    `batch_size`: documents of a micro-step; `accumulation`: micro-steps of an optimizer step. `epochs` passes over the
-    data, at most `max_steps` optimizer steps. `schedule`: "cosine" or "constant" after a linear warm-up over
-    `warmup_ratio` of `schedule_steps` (None: the number of steps that will run). `precision`: dtype of the draft's
-    compute weights, None: float32 on a CPU, bfloat16 on a GPU; masters are float32 always. `nonfinite_budget`:
-    optimizer steps with a non-finite loss that are skipped before the run stops.
+    A micro-step is a pack of `batch_size` documents (None: 8), or of as many documents as fit `pack_tokens` tokens.
+    Either way they lie end to end, unpadded, and nothing crosses a document. `accumulation`: micro-steps of an
+    optimizer step, on every rank. `epochs` passes over the data, at most `max_steps` optimizer steps. `schedule`:
+    "cosine" or "constant" after a linear warm-up over `warmup_ratio` of `schedule_steps` (None: the number of steps
+    that will run). `precision`: dtype of the draft's compute weights, None: float32 on a CPU, bfloat16 on a GPU;
+    masters are float32 always. `nonfinite_budget`: optimizer steps with a non-finite loss that are skipped before the
+    run stops.
     """
 
     RULES: ClassVar[tuple[NodeRule, ...]] = (
         NodeRule("horizon-too-short", "a cosine does not end before the run does", _horizon),
+        NodeRule("pack-or-batch", "a micro-step is measured in documents or in tokens, not in both", _one_measure),
     )
 
     features: Capture = field(a_node(Capture, why="captured features: Capture(chats, target)"))
@@ -42,7 +52,7 @@ class Train:
     schedule: str = field(choice("cosine", "constant"), default="cosine")
     warmup_ratio: float = field(number(0.0, 1.0), default=0.015)
     schedule_steps: int | None = field(whole(), default=None, optional=True)
-    batch_size: int = field(whole(), default=8)
+    batch_size: int | None = field(whole(), default=None, optional=True)
     accumulation: int = field(whole(), default=1)
     epochs: int = field(whole(), default=1)
     max_steps: int | None = field(whole(), default=None, optional=True)
@@ -53,3 +63,4 @@ class Train:
     precision: str | None = field(choice("float32", "bfloat16"), default=None, optional=True)
     nonfinite_budget: int = field(whole(0), default=0)
     log_every: int = field(whole(), default=10)
+    pack_tokens: int | None = field(whole(), default=None, optional=True)

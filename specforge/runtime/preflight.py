@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from specforge.plan import DataFile, Plan
+from specforge.plan import DataFile, Plan, Role
 from specforge.runtime.executor.work import capture_role, train_role
 from specforge.runtime.target import find_folder
 from specforge.settings import CheckpointSettings, TrainSettings
@@ -25,9 +25,11 @@ class PreflightError(ValueError):
     """What the plan needs and this machine does not have: one line per problem."""
 
 
-def torch_device(name: str) -> torch.device:
-    """The torch device of an entry of the device table: "cpu", or a GPU by its name."""
-    return torch.device("cpu" if name == "cpu" else "cuda")
+def torch_device(role: Role, rank: int = 0) -> torch.device:
+    """The torch device of a rank: "cpu", or the GPU that the role names for it, else the first."""
+    if role.device == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", role.gpus[rank]) if role.gpus else torch.device("cuda")
 
 
 def preflight(plan: Plan, folder: Path) -> None:
@@ -76,8 +78,8 @@ def _weights(plan: Plan) -> Iterator[str]:
 
 
 def _devices(plan: Plan) -> Iterator[str]:
-    for name in dict.fromkeys(role.device for role in plan.roles):
-        if torch_device(name).type == "cpu":
+    for name, gpus in dict.fromkeys((role.device, role.gpus) for role in plan.roles):
+        if name == "cpu":
             continue
         if not torch.cuda.is_available():
             yield (
@@ -85,12 +87,17 @@ def _devices(plan: Plan) -> Iterator[str]:
                 'with one, or set topology=Colocated(device="cpu")'
             )
             continue
-        have = torch.cuda.get_device_properties(0).total_memory
-        if have < MEMORY_SHARE * plan.device.memory_bytes:
-            yield (
-                f'the plan assumes device="{name}" with {plan.device.memory_bytes / 2**30:.0f} GiB, and '
-                f"{torch.cuda.get_device_name(0)} has {have / 2**30:.0f} GiB; declare the device that is here"
-            )
+        count = torch.cuda.device_count()
+        if missing := [gpu for gpu in gpus if gpu >= count]:
+            yield f"the plan runs on gpus={list(gpus)}, and this machine has GPUs 0 to {count - 1}; leave out {missing}"
+            continue
+        for gpu in gpus or (0,):
+            have = torch.cuda.get_device_properties(gpu).total_memory
+            if have < MEMORY_SHARE * plan.device.memory_bytes:
+                yield (
+                    f'the plan assumes device="{name}" with {plan.device.memory_bytes / 2**30:.0f} GiB, and '
+                    f"{torch.cuda.get_device_name(gpu)} has {have / 2**30:.0f} GiB; declare the device that is here"
+                )
 
 
 def _disk(plan: Plan, folder: Path) -> Iterator[str]:

@@ -71,7 +71,7 @@ def test_other_values_keep_their_lines_and_the_plan_is_as_if_it_were_written(wri
     path = write()
     plan = compile(load(path, ("train.epochs=4",)))
     assert origin(plan, "train.features.source.max_length") == ("32", "line 4")
-    assert origin(plan, "train.batch_size") == ("8", "default")
+    assert origin(plan, "train.accumulation") == ("1", "default")
     assert plan.digest == compile(load(write("Capture(rows, target), Eagle3(), epochs=4"))).digest
 
 

@@ -71,6 +71,15 @@ def test_a_smaller_gpu_than_declared_is_refused(toy, monkeypatch):
     assert "NVIDIA Tiny has 139 GiB" in problem
 
 
+def test_a_gpu_that_is_not_there_is_named(toy, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    plan = toy.plan(ranks=3)
+    role = attrs.evolve(plan.roles[0], device="H200", gpus=(0, 1, 7))
+    (problem,) = problems(attrs.evolve(plan, roles=(role,)), toy.base)
+    assert problem.strip() == "the plan runs on gpus=[0, 1, 7], and this machine has GPUs 0 to 1; leave out [7]"
+
+
 def test_too_little_disk_is_named(toy, monkeypatch):
     plan = toy.plan(checkpoint={"keep": 3})
     need = checkpoint_bytes(plan) * 5

@@ -17,6 +17,7 @@ from specforge.compiler.checks.output import (
 )
 from specforge.compiler.checks.strategy import strategy_has_its_features, strategy_has_its_layers
 from specforge.compiler.checks.topology import device_known, dtype_suits_device
+from specforge.compiler.checks.train import pack_holds_a_document
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.dsl.node import ReadBadValue
@@ -41,6 +42,7 @@ CHECKS: tuple[Check, ...] = (
     Check("feature-missing", "a policy captures what its consumer reads", ("train",), strategy_has_its_features),
     Check("draft-vocabulary", "the draft's vocabulary is part of the target's", ("train",), draft_vocabulary_fits),
     Check("draft-heads", "a draft's heads go with those it takes from the target", ("train",), draft_heads_divide),
+    Check("pack-too-small", "a pack holds the longest document", ("train",), pack_holds_a_document),
     Check("device-unknown", "a topology's device is in the device table", ("train",), device_known),
     Check("dtype-device", "a CPU computes in float32 or bfloat16", ("train",), dtype_suits_device),
     Check("not-held-out", "an evaluation reads other rows than training", ("evaluate",), evaluation_held_out),

@@ -102,7 +102,10 @@ def main(assignment: Assignment) -> int:
     """A capture server of a run: the target is loaded before the first answer."""
     plan = assignment.plan
     role = capture_role(plan)
-    target = load_target(plan.target, Path(plan.base), Placement(str(torch_device(role.device)), role.target_dtype))
+    placement = Placement(str(torch_device(role, assignment.number)), role.target_dtype)
+    target = load_target(plan.target, Path(plan.base), placement)
     engine = TransformersEngine(target, work(plan).capture)
+    if engine.note:
+        print(engine.note)
     serve(CaptureServer(engine, open_store(assignment), assignment.token).app())
     return 0

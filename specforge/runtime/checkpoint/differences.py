@@ -21,6 +21,7 @@ FREE = (
     "memory*",
     "flops*",
     "device.*",
+    "roles.*.gpus*",
     "export_keys*",
     "roles.*.ops.*.settings.log_every",
     "roles.*.ops.*.settings.strict",

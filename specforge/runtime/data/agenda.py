@@ -7,12 +7,12 @@ lease, retry and recapture: so its rows never change company. Everything is a fu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 import attrs
 
-from specforge.runtime.data.order import Order, chunks
+from specforge.runtime.data.order import Order, capture_batches, chunks
 
 TRAINING = 0
 
@@ -62,10 +62,14 @@ class HeldOut:
 
 @attrs.frozen
 class Agenda:
-    """Everything a run captures. `capture_documents`: documents of a capture batch."""
+    """Everything a run captures. `capture_documents`: documents of a capture batch.
+
+    `lengths[i]`: the tokens of each document of source i (see CaptureBatch).
+    """
 
     order: Order
     capture_documents: int
+    lengths: tuple[Callable[[int], int], ...] = attrs.field(eq=False)
     held_out: tuple[HeldOut, ...] = ()
 
     def batches(self, start: int) -> Iterator[tuple[CaptureBatch, ...]]:
@@ -98,27 +102,28 @@ class Agenda:
 
     def _training(self, group: dict[int, tuple[int, ...]], start: int) -> tuple[CaptureBatch, ...]:
         """The batches of steps that are captured together, without those of which nothing is to be trained."""
-        flat = [(step, document) for step, documents in group.items() for document in documents]
         places = {}
         for step in group:
             if start <= step < self.order.total_steps:
                 for micro, documents in enumerate(self.order.step(step)):
                     for place, document in enumerate(documents):
-                        places[step, document] = Sample(step, TRAINING, 0, micro, place, document)
-        made = []
-        for number, some in enumerate(chunks(tuple(flat), self.capture_documents)):
-            samples = tuple(places[found] for found in some if found in places)
-            if samples:
-                name = f"{min(group)}.{TRAINING}/{number}"
-                made.append(CaptureBatch(name, 0, tuple(document for _, document in some), samples))
-        return tuple(made)
+                        # a group is of one epoch, in which a document comes once
+                        places[document] = Sample(step, TRAINING, 0, micro, place, document)
+        together = tuple(document for documents in group.values() for document in documents)
+        made = self._batches(f"{min(group)}.{TRAINING}", 0, together, places)
+        return tuple(batch for batch in made if batch.samples)
 
     def _evaluation(self, number: int, turn: tuple[int, int], pack: Sequence[int]) -> tuple[CaptureBatch, ...]:
         step, slot = turn
-        samples = [Sample(step, slot, 0, 0, place, document) for place, document in enumerate(pack)]
+        places = {document: Sample(step, slot, 0, 0, place, document) for place, document in enumerate(pack)}
+        return self._batches(f"{step}.{slot}", number + 1, tuple(pack), places)
+
+    def _batches(
+        self, name: str, source: int, documents: tuple[int, ...], places: dict[int, Sample]
+    ) -> tuple[CaptureBatch, ...]:
         return tuple(
-            CaptureBatch(f"{step}.{slot}/{i}", number + 1, tuple(s.document for s in some), some)
-            for i, some in enumerate(chunks(tuple(samples), self.capture_documents))
+            CaptureBatch(f"{name}/{i}", source, some, tuple(places[d] for d in some if d in places))
+            for i, some in enumerate(capture_batches(documents, self.lengths[source], self.capture_documents))
         )
 
 

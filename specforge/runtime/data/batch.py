@@ -34,7 +34,12 @@ class Batch:
 
 
 def batch(pack: Pack, features: Sequence[Features], device: torch.device) -> Batch:
-    """Lay a pack's documents end to end on `device`. `features[i]` belongs to `pack.documents[i]`."""
+    """Lay a pack's documents end to end on `device`. `features[i]` belongs to `pack.documents[i]`.
+
+    A pack without documents, what a rank is left when packs run out, has tensors without rows or columns.
+    """
+    if not pack.documents:
+        return Batch(pack, upload(np.zeros(0, np.int64), device), *torch.zeros(2, 0, 0, device=device))
     tokens_R = np.concatenate([d.tokens for d in pack.documents]).astype(np.int64)
     return Batch(
         pack=pack,

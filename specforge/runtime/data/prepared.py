@@ -26,6 +26,10 @@ class Prepared:
     report: Report
     file: Path | None = None
 
+    def length(self, document: int) -> int:
+        """Tokens of a document."""
+        return len(self.documents[document].tokens)
+
     def describe(self, document: int) -> str:
         """How the user finds a document: "row 12 of chats.jsonl"."""
         return f"row {self.rows[document]} of {self.report.path}"

@@ -12,9 +12,11 @@ from specforge.runtime.capture.transformers_engine import TransformersEngine
 from specforge.runtime.data.batch import Batch, Features
 from specforge.runtime.data.fed import Fed
 from specforge.runtime.data.hole import Hole
-from specforge.runtime.data.order import Order, chunks
+from specforge.runtime.data.order import Order, capture_batches, chunks
 from specforge.runtime.data.prepared import Prepared
 from specforge.runtime.executor.supply import Packer
+from specforge.runtime.train.loop import Quantum, Window
+from specforge.runtime.train.parallel import Ranks
 
 
 @attrs.frozen(eq=False)
@@ -34,9 +36,9 @@ class Capturer:
     device: torch.device
 
     def capture(self, prepared: Prepared, indices: Sequence[int]) -> Caught:
-        """These documents, captured in this order; those with features that are not finite are holes."""
+        """The features of these documents; those with features that are not finite are holes."""
         found: dict[int, Features] = {}
-        for some in chunks(tuple(indices), self.documents):
+        for some in capture_batches(tuple(indices), prepared.length, self.documents):
             found.update(zip(some, self.engine.capture([prepared.documents[i] for i in some]), strict=True))
         wrong = zip(found, faults(list(found.values())), strict=True)
         return Caught(found, tuple(Hole(document, fault) for document, fault in wrong if fault))
@@ -44,7 +46,7 @@ class Capturer:
 
 @attrs.define(eq=False)
 class CaptureFeed:
-    """The training feed: what `order` says, captured just before the first step that needs it.
+    """The training feed of `rank`: what `order` says, captured just before the first step that needs it.
 
     Small documents are captured for several steps at once: `held` are those of the steps still to come.
     """
@@ -53,6 +55,7 @@ class CaptureFeed:
     prepared: Prepared
     order: Order
     held: dict[int, Caught] = attrs.Factory(dict)
+    rank: int = 0
     holes: tuple[Hole, ...] = ()
 
     def step(self, step: int) -> Sequence[Batch]:
@@ -60,9 +63,16 @@ class CaptureFeed:
             self.held = self._captured(step)
         caught = self.held.pop(step)
         packer = Packer(self.prepared, self.capturer.device)
-        fed = packer.fed(self.order.step(step), caught.features, caught.holes)
+        fed = packer.fed(self.order.step(step, self.rank), caught.features, caught.holes)
         self.holes = fed.holes
         return fed.batches
+
+    def quantum(self, step: int, batches: Sequence[Batch]) -> Quantum:
+        """What the step is over all ranks: the order and the documents are the same on each."""
+        packs, documents = self.order.whole_step(step), self.prepared.documents
+        inside = [documents[i] for pack in packs for i in pack]
+        window = Window(sum(d.supervised for d in inside), sum(map(bool, packs)))
+        return Quantum(packs, sum(len(d.tokens) for d in inside), window)
 
     def lost(self) -> Sequence[Hole]:
         return self.holes
@@ -77,7 +87,7 @@ class CaptureFeed:
         return self.prepared.describe(document)
 
     def _captured(self, step: int) -> dict[int, Caught]:
-        together = self.order.captured_with(step, self.capturer.documents)
+        together = self.order.captured_with(step, self.capturer.documents, self.rank)
         caught = self.capturer.capture(self.prepared, [i for indices in together.values() for i in indices])
         return {
             other: Caught({i: caught.features[i] for i in indices}, caught.holes)
@@ -88,17 +98,23 @@ class CaptureFeed:
 
 @attrs.frozen(eq=False)
 class InProcess:
-    """A supply without a store. `held_out_sources[i]`: documents and pack size of evaluation i."""
+    """A supply without a store, for one of `ranks`. `held_out_sources[i]`: documents and pack size of evaluation i."""
 
     feed: CaptureFeed
     held_out_sources: tuple[tuple[Prepared, int], ...]
+    ranks: Ranks
 
     def held_out(self, evaluation: int, step: int) -> Iterator[Fed]:
-        """All documents in file order, captured as they are read."""
+        """This rank's share of all documents in file order, captured as they are read.
+
+        Packs are dealt in turn; every rank has as many, the last of which may be empty.
+        """
         prepared, documents = self.held_out_sources[evaluation]
-        capturer = self.feed.capturer
+        capturer, ranks = self.feed.capturer, self.ranks
         packer = Packer(prepared, capturer.device)
-        for indices in chunks(tuple(range(len(prepared.documents))), documents):
+        packs = chunks(tuple(range(len(prepared.documents))), documents)
+        for first in range(0, len(packs), ranks.size):
+            indices = packs[first + ranks.rank] if first + ranks.rank < len(packs) else ()
             caught = capturer.capture(prepared, indices)
             yield packer.fed([indices], caught.features, caught.holes)
 

@@ -41,12 +41,12 @@ class Packer:
     device: torch.device
 
     def fed(self, packs: Sequence[Sequence[int]], found: dict[int, Features], holes: Sequence[Hole]) -> Fed:
-        """The packs (document indices) as batches, without lost samples; a pack of nothing else is left out."""
+        """The packs (document indices) as batches, without lost samples."""
         lost = {hole.document for hole in holes}
         left = [[i for i in pack if i not in lost] for pack in packs]
         inside = {i for pack in packs for i in pack}
         return Fed(
-            tuple(self._batch(pack, found) for pack in left if pack),
+            tuple(self._batch(pack, found) for pack in left),
             tuple(hole for hole in holes if hole.document in inside),
         )
 

@@ -6,6 +6,7 @@ Start or resume, train, evaluate, save and export, in this order. Where features
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import attrs
@@ -26,17 +27,27 @@ from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
 from specforge.runtime.executor.executed import Executed
 from specforge.runtime.executor.run_order import run_order
 from specforge.runtime.executor.supply import Supply
-from specforge.runtime.executor.work import EvaluationWork, Work, train_role, work
-from specforge.runtime.preflight import torch_device
+from specforge.runtime.executor.work import EvaluationWork, Work, work
 from specforge.runtime.run_folder import RunFolder
 from specforge.runtime.step.eagle3 import Eagle3Step
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.target_head import TargetHead
 from specforge.runtime.train.evaluate import evaluate
-from specforge.runtime.train.interrupt import Interrupt
-from specforge.runtime.train.loop import Evaluation, Outcome, Records, Step, Training, Window, train
-from specforge.runtime.train.metrics import MetricsFile
+from specforge.runtime.train.interrupt import Stop
+from specforge.runtime.train.loop import (
+    Evaluation,
+    Outcome,
+    QuantumOf,
+    Records,
+    Step,
+    Training,
+    Window,
+    of_one_rank,
+    train,
+)
+from specforge.runtime.train.metrics import MetricsFile, Unwritten
 from specforge.runtime.train.optimizer import Optimizer
+from specforge.runtime.train.parallel import Ranks
 from specforge.runtime.train.progress import Progress, open_progress
 from specforge.settings import Eagle3Settings, TrainSettings
 
@@ -49,18 +60,35 @@ class _Resumed:
     checkpoint: Checkpoint
 
 
+@attrs.frozen(eq=False)
+class Seat:
+    """Where this process stands: among its ranks, on its device; `stop` tells, while it is open, whether to stop."""
+
+    ranks: Ranks
+    device: torch.device
+    stop: AbstractContextManager[Stop]
+
+
 class Trainer:
-    """The training of one plan in one process. `sources`: prepared documents, training's first."""
+    """The training of one plan in one process. `sources`: prepared documents, training's first. Rank 0 writes."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, console: Console, sources: Sequence[Prepared]) -> None:
-        self.plan, self.folder, self.console, self.sources = plan, folder, console, sources
+    def __init__(
+        self, plan: Plan, folder: RunFolder, console: Console, sources: Sequence[Prepared], seat: Seat
+    ) -> None:
+        self.plan, self.folder, self.console, self.sources, self.seat = plan, folder, console, sources, seat
         self.work: Work = work(plan)
-        self.device = torch_device(train_role(plan).device)
-        self.order: Order = run_order(plan.seed, self.work, sources[0])
+        self.device, self.ranks, self.first = seat.device, seat.ranks, seat.ranks.rank == 0
+        self.order: Order = run_order(plan.seed, self.work, sources[0], self.ranks.size)
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)
 
-    def train(self, head: TargetHead, supply: Supply) -> Executed:
-        """Train from the folder's latest checkpoint, or from the start, and export."""
-        clean(self.folder.checkpoints)
+    def train(self, head: TargetHead, supply: Supply, quantum: QuantumOf = of_one_rank) -> Executed:
+        """Train from the folder's latest checkpoint, or from the start, and export.
+
+        `quantum`: what an optimizer step is over several ranks; one rank knows it from its batches.
+        """
+        if self.first:
+            clean(self.folder.checkpoints)
         latest = find_latest(self.folder.checkpoints)
         resumed = None if latest is None else _Resumed(latest, load(latest))
         settings = _resolved(self.work.train, self.order)
@@ -70,8 +98,10 @@ class Trainer:
         if resumed is not None:
             check_optimizer(resumed.checkpoint, optimizer.masters, resumed.folder)
             optimizer.load(resumed.checkpoint.optimizer)
-            self._say(f"resuming at step {state.step} from {resumed.folder}")
-        training = Training(settings, _step(draft, head, settings.eagle3), optimizer, supply.feed)
+            self.say(f"resuming at step {state.step} from {resumed.folder}")
+        over = of_one_rank if self.ranks.size == 1 else quantum  # the batches know of samples that were lost
+        step = _step(draft, head, settings.eagle3)
+        training = Training(settings, step, optimizer, supply.feed, self.ranks, over)
         # the same figures whatever is trained on: cross-entropy per supervised row
         evaluating = _step(draft, head, attrs.evolve(settings.eagle3, reduction="tokens", lk=None))
         evaluations = [self._evaluation(i, found, supply, evaluating) for i, found in enumerate(self.work.evaluations)]
@@ -82,7 +112,8 @@ class Trainer:
 
         return self._finish(self._train(training, evaluations, state, record))
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """A line for the user, from rank 0."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _draft(self, head: TargetHead, resumed: _Resumed | None) -> Eagle3Draft:
@@ -101,7 +132,7 @@ class Trainer:
                 made = vocab_map(count(self.sources[0].documents, settings.vocab_size), settings.draft_vocab_size)
                 draft.d2t.copy_(torch.from_numpy(made.d2t))
                 draft.t2d.copy_(torch.from_numpy(made.t2d))
-                self._say(
+                self.say(
                     f"draft vocabulary: {settings.draft_vocab_size:,} of {settings.vocab_size:,} ids, "
                     f"{made.coverage:.1%} of the supervised tokens"
                 )
@@ -113,41 +144,45 @@ class Trainer:
         window = Window(prepared.report.supervised, packs)
 
         def run(done: int) -> dict[str, float]:
-            return evaluate(step, supply.held_out(number, done), window, decay)
+            return evaluate(step, supply.held_out(number, done), window, decay, self.ranks)
 
         return Evaluation(found.name, found.settings.every, run)
 
     def _train(
         self, training: Training, evaluations: list[Evaluation], state: State, record: Callable[[State, Progress], None]
     ) -> Outcome:
-        metrics = MetricsFile(self.folder.metrics, state.step)
+        metrics = MetricsFile(self.folder.metrics, state.step) if self.first else Unwritten()
         progress = open_progress(self.plan.name, state.max_steps, self.console)
         records = Records(
             metrics, progress, evaluations, lambda reached: record(reached, progress), self.work.checkpoint.every
         )
         try:
-            with Interrupt() as interrupt:
-                return train(training, records, state, interrupt)
+            with self.seat.stop as stop:
+                return train(training, records, state, stop)
         finally:
             progress.close()
             metrics.close()
 
     def _save(self, state: State, draft: Eagle3Draft, optimizer: Optimizer, progress: Progress) -> None:
+        if not self.first:
+            return
         checkpoint = Checkpoint(self.plan, state, draft_tensors(draft, optimizer.masters), optimizer.state())
         written = save(self.folder.checkpoints, checkpoint, self.work.checkpoint.keep)
         progress.note(f"step {state.step}: saved {written}")
 
     def _finish(self, outcome: Outcome) -> Executed:
+        if not self.first:
+            return Executed(outcome.state, outcome.interrupted, self.folder.checkpoints, ())
         latest = find_latest(self.folder.checkpoints)
         assert latest is not None, "training ends with a save"
         checkpoint = self.folder.checkpoints / latest.name
         if outcome.interrupted:
-            self._say(f"interrupted at step {outcome.state.step}, saved in {checkpoint}; run it again to go on")
+            self.say(f"interrupted at step {outcome.state.step}, saved in {checkpoint}; run it again to go on")
             return Executed(outcome.state, True, checkpoint, ())
         formats = dict.fromkeys(settings.format for settings in self.work.exports)
         exports = tuple(export(checkpoint, format, self.folder.export(format)) for format in formats)
         for written in exports:
-            self._say(f"exported {written}")
+            self.say(f"exported {written}")
         return Executed(outcome.state, False, checkpoint, exports)
 
 

@@ -14,12 +14,15 @@ from specforge.runtime.data.prepared import read_prepared
 from specforge.runtime.executor.executed import write_executed
 from specforge.runtime.executor.run_order import run_agenda
 from specforge.runtime.executor.store_feed import Stored, StoreFeed, Turns
-from specforge.runtime.executor.trainer import Trainer
-from specforge.runtime.executor.work import capture_role
+from specforge.runtime.executor.trainer import Seat, Trainer
+from specforge.runtime.executor.work import capture_role, train_role
+from specforge.runtime.preflight import torch_device
 from specforge.runtime.run_folder import RunFolder
 from specforge.runtime.store.open import open_store
 from specforge.runtime.target import Placement
 from specforge.runtime.target_head import load_target_head
+from specforge.runtime.train.interrupt import Interrupt
+from specforge.runtime.train.parallel import ALONE
 
 
 def main(assignment: Assignment) -> int:
@@ -27,7 +30,8 @@ def main(assignment: Assignment) -> int:
     plan, folder = assignment.plan, RunFolder(Path(assignment.folder))
     read = {path: read_prepared(Path(path)) for path in dict.fromkeys(assignment.sources)}
     sources = tuple(read[path] for path in assignment.sources)
-    trainer = Trainer(plan, folder, Console(file=sys.stdout), sources)
+    seat = Seat(ALONE, torch_device(train_role(plan)), Interrupt())
+    trainer = Trainer(plan, folder, Console(file=sys.stdout), sources, seat)
     placement = Placement(str(trainer.device), capture_role(plan).target_dtype)
     head = load_target_head(plan.target, Path(plan.base), placement)
     control = ControlClient(assignment.control, assignment.token)

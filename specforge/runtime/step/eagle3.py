@@ -49,17 +49,17 @@ class Eagle3Step:
         self.draft, self.head_VH, self.settings = draft, head_VH, settings
 
     def __call__(self, batch: Batch, tokens_total: int, micro_steps: int = 1) -> StepResult:
-        """`tokens_total`: N, supervised rows of the optimizer step over all ranks and its `micro_steps` micro-steps.
+        """`tokens_total`: N, supervised rows of the optimizer step; `micro_steps`: its packs. Both over all ranks.
 
-        Reduction "tokens" divides by N: sum gradients over micro-steps and ranks. "rows" divides by this micro-step's
-        rows and `micro_steps`: sum over micro-steps, average over ranks.
+        Gradients and sums are summed over micro-steps and ranks. Reduction "tokens" divides by N. "rows" divides by
+        this micro-step's rows and `micro_steps`: a mean over the packs of all ranks, of each one's mean.
         LK losses are means over the rows of a TTT step whose teacher argmax is in the draft vocabulary, of this
-        micro-step on this rank, divided by `micro_steps`; "lambda"'s cross-entropy is reduced as without `lk`. A TTT
-        step without such rows adds 0.
+        micro-step, divided by `micro_steps` in the same way; "lambda"'s cross-entropy is reduced as without `lk`. A
+        TTT step without such rows adds 0. A pack that is empty, or without supervised rows, gives zero gradients.
         """
-        host = row_plan(batch.pack, self.settings.ttt_length, cuda=batch.tokens_R.is_cuda)
-        if not host.steps:
+        if batch.pack.supervised == 0:
             return StepResult(self._zero(), dict(zip(SUMS, self._no_sums())))
+        host = row_plan(batch.pack, self.settings.ttt_length, cuda=batch.tokens_R.is_cuda)
         rows = host.to(batch.tokens_R.device)
         draft, settings = self.draft, self.settings
         taught = teacher(batch.last_RH.index_select(0, rows.last_U), self.head_VH, draft.kept_ids_d)

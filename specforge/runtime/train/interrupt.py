@@ -5,9 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stop(Protocol):
+    """Whether a run was asked to stop."""
+
+    @property
+    def requested(self) -> bool: ...
 
 
 class Interrupt:

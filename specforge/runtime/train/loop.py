@@ -17,9 +17,19 @@ from specforge.runtime.checkpoint.state import State
 from specforge.runtime.data.batch import Batch
 from specforge.runtime.data.hole import Hole
 from specforge.runtime.step.result import StepResult
-from specforge.runtime.train.interrupt import Interrupt
-from specforge.runtime.train.metrics import MetricsFile, Sums, finite_or_none, from_vector, ratios, total, vector
+from specforge.runtime.train.interrupt import Stop
+from specforge.runtime.train.metrics import (
+    MetricsFile,
+    Sums,
+    Unwritten,
+    finite_or_none,
+    from_vector,
+    ratios,
+    total,
+    vector,
+)
 from specforge.runtime.train.optimizer import Optimizer
+from specforge.runtime.train.parallel import ALONE, Ranks
 from specforge.runtime.train.progress import Progress
 from specforge.runtime.train.schedule import learning_rate
 from specforge.settings import TrainSettings
@@ -31,17 +41,26 @@ class NonFiniteError(ValueError):
 
 @attrs.frozen
 class Window:
-    """What an optimizer step normalises by: its supervised rows, and how many micro-steps it has."""
+    """What an optimizer step normalises by: its supervised rows and its micro-steps, over all ranks."""
 
     supervised: int
     micro_steps: int
+
+
+@attrs.frozen
+class Quantum:
+    """The packs of an optimizer step over all ranks, rank after rank: the documents of each, and all their tokens."""
+
+    packs: tuple[tuple[int, ...], ...]
+    rows: int
+    window: Window
 
 
 class Feed(Protocol):
     """The batches of a run, in recorded order."""
 
     def step(self, step: int) -> Sequence[Batch]:
-        """The micro-steps of optimizer step `step` (from 0), features and all."""
+        """This rank's micro-steps of optimizer step `step` (from 0), features and all; as many on every rank."""
         ...
 
     def lost(self) -> Sequence[Hole]:
@@ -62,16 +81,29 @@ class Feed(Protocol):
 
 
 Step = Callable[[Batch, Window], StepResult]
+QuantumOf = Callable[[int, Sequence[Batch]], Quantum]
+
+
+def of_one_rank(step: int, batches: Sequence[Batch]) -> Quantum:
+    """The whole of a step that one rank trains."""
+    packs = tuple(tuple(document.index for document in batch.pack.documents) for batch in batches)
+    window = Window(sum(batch.pack.supervised for batch in batches), sum(map(bool, packs)))
+    return Quantum(packs, sum(batch.pack.rows for batch in batches), window)
 
 
 @attrs.frozen(eq=False)
 class Training:
-    """What is trained. `settings` have their max_steps and schedule_steps. `step` computes a micro-step."""
+    """What is trained. `settings` have their max_steps and schedule_steps. `step` computes a micro-step.
+
+    `quantum(step, batches)` tells from this rank's batches, or from the order, what the step is over all `ranks`.
+    """
 
     settings: TrainSettings
     step: Step
     optimizer: Optimizer
     feed: Feed
+    ranks: Ranks = ALONE
+    quantum: QuantumOf = of_one_rank
 
 
 @attrs.frozen(eq=False)
@@ -87,7 +119,7 @@ class Evaluation:
 class Records:
     """Where results go. `save` is called every `save_every` steps (0: not), at a best evaluation and at the end."""
 
-    metrics: MetricsFile
+    metrics: MetricsFile | Unwritten
     progress: Progress
     evaluations: Sequence[Evaluation]
     save: Callable[[State], None]
@@ -106,20 +138,21 @@ class Outcome:
 class _Flight:
     """A launched step: what the device will tell, and what the host knows already.
 
-    `told` holds grad_norm, finite, a finite flag per micro-step, then the sums.
+    `told` holds grad_norm, applied, a flag per pack whose loss is not finite, how many ranks were asked to stop, then
+    the sums: over all ranks, but the sums only where the step is logged.
     """
 
     step: int
-    batches: tuple[tuple[int, ...], ...]
-    rows: int
-    window: Window
+    quantum: Quantum
     rate: float
     told: torch.Tensor
     ready: torch.cuda.Event | None
 
 
-def train(training: Training, records: Records, state: State, interrupt: Interrupt) -> Outcome:
+def train(training: Training, records: Records, state: State, interrupt: Stop) -> Outcome:
     """Train from `state` to max_steps, or to the end of the step in which `interrupt` was requested.
+
+    Several ranks agree on a request: all stop after the step that tells all of them of it.
 
     Raises NonFiniteError when the budget of skipped updates is spent: the last checkpoint stands.
     """
@@ -127,9 +160,10 @@ def train(training: Training, records: Records, state: State, interrupt: Interru
 
 
 class _Loop:
-    def __init__(self, training: Training, records: Records, state: State, interrupt: Interrupt) -> None:
+    def __init__(self, training: Training, records: Records, state: State, interrupt: Stop) -> None:
         self.training, self.records, self.state, self.interrupt = training, records, state, interrupt
         self.flight: _Flight | None = None
+        self.agreed = False
         self.began = self.logged = time.monotonic()
         self.first = state.step
         self.waited = 0.0
@@ -154,23 +188,38 @@ class _Loop:
         training, start = self.training, time.monotonic()
         batches = training.feed.step(step)
         self.waited += time.monotonic() - start
-        if not batches:
+        quantum = training.quantum(step, batches)
+        if not quantum.window.supervised:
             return None
-        window = Window(sum(batch.pack.supervised for batch in batches), len(batches))
         losses, sums = [], []
         for batch in batches:
-            result = training.step(batch, window)
+            result = training.step(batch, quantum.window)
             result.loss.backward()
             training.optimizer.accumulate()
             losses.append(result.loss.detach())
             sums.append(result.sums)
-        finite = torch.isfinite(torch.stack(losses))
+        notes = training.ranks.reduce(training.optimizer.gradients(), self._notes(torch.stack(losses), quantum))
         rate = learning_rate(step, training.settings)
-        update = training.optimizer.step(rate, finite.all())
-        told = [update.grad_norm[None], update.finite[None], finite, vector(total(sums))]
+        update = training.optimizer.step(rate, notes[:-1].sum() == 0)
+        summed = vector(total(sums))
+        if self._logs(step):
+            summed = training.ranks.total(summed)
+        told = [update.grad_norm[None], update.finite[None], notes, summed]
         host, ready = _to_host(torch.cat([part.to(torch.float64) for part in told]))
-        documents = tuple(tuple(document.index for document in batch.pack.documents) for batch in batches)
-        return _Flight(step, documents, sum(batch.pack.rows for batch in batches), window, rate, host, ready)
+        return _Flight(step, quantum, rate, host, ready)
+
+    def _notes(self, losses: torch.Tensor, quantum: Quantum) -> torch.Tensor:
+        """float32 [packs + 1]: 1 at this rank's packs with a loss that is not finite; last, whether to stop."""
+        ranks, mine = self.training.ranks, len(losses)
+        assert len(quantum.packs) == mine * ranks.size, "every rank has as many micro-steps"
+        notes = torch.zeros(len(quantum.packs) + 1, device=losses.device)
+        notes[ranks.rank * mine : (ranks.rank + 1) * mine] = ~torch.isfinite(losses)
+        notes[-1] = float(self.interrupt.requested)
+        return notes
+
+    def _logs(self, step: int) -> bool:
+        done = step + 1
+        return done % self.training.settings.log_every == 0 or done == self.state.max_steps
 
     def _advance(self, step: int, flight: _Flight | None) -> None:
         feed = self.training.feed
@@ -181,8 +230,8 @@ class _Loop:
             step=step + 1,
             epoch=epoch,
             position=position,
-            tokens=self.state.tokens + (flight.rows if flight else 0),
-            supervised=self.state.supervised + (flight.window.supervised if flight else 0),
+            tokens=self.state.tokens + (flight.quantum.rows if flight else 0),
+            supervised=self.state.supervised + (flight.quantum.window.supervised if flight else 0),
         )
 
     def _count_lost(self, step: int) -> None:
@@ -208,24 +257,27 @@ class _Loop:
             return
         if flight.ready is not None:
             flight.ready.synchronize()
-        micro_steps = flight.window.micro_steps
+        packs = len(flight.quantum.packs)
         norm, applied = flight.told[:2].tolist()
+        *bad, asked = flight.told[2 : 3 + packs].tolist()
+        self.agreed = asked > 0
         if not applied:
-            self._count_nonfinite(flight, flight.told[2 : 2 + micro_steps].tolist())
-        self.rows += flight.rows
+            self._count_nonfinite(flight, bad)
+        self.rows += flight.quantum.rows
         done, steps = flight.step + 1, self.state.max_steps
-        if done % self.training.settings.log_every == 0 or done == steps:
-            self._log(flight, norm, from_vector(flight.told[2 + micro_steps :]))
+        if self._logs(flight.step):
+            self._log(flight, norm, from_vector(flight.told[3 + packs :]))
         spent = time.monotonic() - self.began
         self.records.progress.step(done, spent / (done - self.first) * (steps - done))
 
-    def _count_nonfinite(self, flight: _Flight, micro_finite: list[float]) -> None:
+    def _count_nonfinite(self, flight: _Flight, flags: list[float]) -> None:
         self.state = attrs.evolve(self.state, nonfinite=self.state.nonfinite + 1)
         settings, feed = self.training.settings, self.training.feed
         # a finite loss with a non-finite gradient does not tell which micro-step it came from
-        bad = [docs for docs, fine in zip(flight.batches, micro_finite, strict=True) if not fine] or flight.batches
+        packs = flight.quantum.packs
+        bad = [documents for documents, flag in zip(packs, flags, strict=True) if flag] or packs
         samples = ", ".join(feed.describe(index) for documents in bad for index in documents)
-        what = "loss" if not all(micro_finite) else "gradient norm"
+        what = "loss" if any(flags) else "gradient norm"
         text = f"step {flight.step + 1}: the {what} is not finite; the samples are {samples}"
         if self.state.nonfinite > settings.nonfinite_budget:
             raise NonFiniteError(
@@ -247,8 +299,8 @@ class _Loop:
             **metrics,
             "learning_rate": flight.rate,
             "grad_norm": norm,
-            "tokens": flight.rows,
-            "supervised": flight.window.supervised,
+            "tokens": flight.quantum.rows,
+            "supervised": flight.quantum.window.supervised,
             "nonfinite": self.state.nonfinite,
             "seconds": seconds,
             "tokens_per_s": rows / seconds if seconds else 0.0,
@@ -260,7 +312,8 @@ class _Loop:
 
     def _boundary(self) -> bool:
         """Evaluate and save where it is due after a step. Returns whether to stop: read once, so that a stop saves."""
-        state, records, stopping = self.state, self.records, self.interrupt.requested
+        state, records = self.state, self.records
+        stopping = self.interrupt.requested if self.training.ranks.size == 1 else self.agreed
         last = state.step == state.max_steps
         due = [e for e in records.evaluations if last or state.step % e.every == 0]
         saving = last or stopping or (records.save_every > 0 and state.step % records.save_every == 0)

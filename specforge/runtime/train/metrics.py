@@ -87,6 +87,16 @@ class MetricsFile:
         self._file.close()
 
 
+class Unwritten:
+    """In place of the file, on a rank that writes none."""
+
+    def write(self, line: dict[str, Any]) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
 def _ratio(numerator: torch.Tensor, denominator: torch.Tensor) -> list[float]:
     return (numerator / denominator.clamp(min=1)).tolist()
 

@@ -69,6 +69,10 @@ class Optimizer:
         for weight in self.weights.values():
             weight.grad = None
 
+    def gradients(self) -> list[torch.Tensor]:
+        """What the micro-steps of this rank accumulated, float32, one per master."""
+        return self._gradients(self.masters)
+
     @torch.no_grad()
     def step(self, learning_rate: float, finite: torch.Tensor) -> Update:
         """Clip by the global norm and move the masters, unless `finite` (bool scalar) or the norm says not to.

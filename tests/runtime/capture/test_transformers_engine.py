@@ -76,8 +76,8 @@ def geometry() -> Geometry:
     )
 
 
-def capture_settings(layers: tuple[int, ...] = (2, 0), last_hidden: bool = True, dtype: str = "float32"):
-    return CaptureSettings(layers, last_hidden, dtype, batch_documents=3)
+def capture_settings(layers: tuple[int, ...] = (2, 0), last_hidden: bool = True, dtype: str = "float32", **more):
+    return CaptureSettings(layers, last_hidden, dtype, batch_documents=3, **more)
 
 
 def documents(*lengths: int) -> list[Document]:
@@ -124,21 +124,62 @@ def test_the_head_gives_the_targets_logits(target: TargetModel) -> None:
     torch.testing.assert_close(features.last_TH @ target.head_VH.T, logits, rtol=0, atol=1e-4)
 
 
-def test_padding_changes_nothing(target: TargetModel) -> None:
-    batch = documents(5, 17, 1)
-    engine = TransformersEngine(target, capture_settings())
+@pytest.mark.parametrize("packed", [False, True])
+def test_company_changes_nothing(target: TargetModel, packed: bool) -> None:
+    """Against Hugging Face's states of each document alone; gemma3's window is shorter than the documents."""
+    batch = documents(5, 17, 1, 30)
+    engine = TransformersEngine(target, capture_settings(packed=packed))
+    assert (engine.packed, engine.note) == (packed, "")
     for document, features in zip(batch, engine.capture(batch)):
-        (alone,) = engine.capture([document])
-        torch.testing.assert_close(features.aux_TC, alone.aux_TC, rtol=0, atol=1e-5)
-        torch.testing.assert_close(features.last_TH, alone.last_TH, rtol=0, atol=1e-5)
+        states = hugging_face(target, document)
+        torch.testing.assert_close(features.aux_TC, torch.cat([states[3], states[1]], dim=1), rtol=0, atol=1e-5)
+        torch.testing.assert_close(features.last_TH, states[-1], rtol=0, atol=1e-5)
 
 
-def test_the_same_batch_gives_the_same_bits(target: TargetModel) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_same_batch_gives_the_same_bits(target: TargetModel, packed: bool) -> None:
     batch = documents(5, 17, 9)
-    first, again = (TransformersEngine(target, capture_settings()).capture(batch) for _ in range(2))
+    first, again = (TransformersEngine(target, capture_settings(packed=packed)).capture(batch) for _ in range(2))
     for a, b in zip(first, again):
         assert torch.equal(a.aux_TC, b.aux_TC)
         assert torch.equal(a.last_TH, b.last_TH)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_packed_capture_is_tried_in_the_dtype_of_the_run(target: TargetModel, dtype: str) -> None:
+    target.model.to(getattr(torch, dtype))
+    assert TransformersEngine(target, capture_settings(packed=True)).packed
+
+
+def test_a_target_whose_layers_mix_documents_is_captured_padded_and_says_so(target: TargetModel) -> None:
+    """A layer that adds a running mean over all rows, as linear attention or a state space would carry a state on."""
+
+    def mixing(module: torch.nn.Module, args: object, out: torch.Tensor) -> torch.Tensor:
+        rows = torch.arange(1, out.shape[1] + 1)[:, None]
+        return out + out.cumsum(1) / rows
+
+    hook = target.decoder.layers[1].register_forward_hook(mixing)
+    engine = TransformersEngine(target, capture_settings(packed=True))
+    hook.remove()
+    assert not engine.packed
+    assert engine.note.startswith(f"{target.settings.name} is captured in padded batches: a document behind another")
+    padded = TransformersEngine(target, capture_settings())
+    for some, other in zip(engine.capture(documents(5, 9)), padded.capture(documents(5, 9))):
+        assert torch.equal(some.last_TH, other.last_TH)
+
+
+def test_layers_that_packed_capture_does_not_know_are_named(target: TargetModel, monkeypatch) -> None:
+    config = target.model.config.get_text_config()
+    monkeypatch.setattr(config, "layer_types", ["full_attention", "chunked_attention"] * 2, raising=False)
+    engine = TransformersEngine(target, capture_settings(packed=True))
+    assert not engine.packed
+    assert "it has layers of chunked_attention, which packed capture does not know" in engine.note
+
+
+def test_the_target_keeps_its_own_attention(target: TargetModel) -> None:
+    before = target.model.config._attn_implementation
+    TransformersEngine(target, capture_settings(packed=True)).capture(documents(4, 6))
+    assert target.model.config._attn_implementation == before
 
 
 def test_features_own_their_memory_and_feed_a_backward(target: TargetModel) -> None:

@@ -34,6 +34,20 @@ def test_strictness_may_change(toy):
     assert paths(old, new) == []
 
 
+def test_other_gpus_may_go_on_with_a_run_and_another_number_of_ranks_may_not(toy):
+    def on(*gpus):
+        made = toy.plan(ranks=2)
+        return attrs.evolve(made, roles=(attrs.evolve(made.roles[0], gpus=gpus),))
+
+    assert paths(on(0, 1), on(4, 5)) == []
+    assert [str(d) for d in compare_plans(toy.plan(ranks=2), toy.plan())] == [
+        "roles.trainer.ranks: 2 -> 1",
+        "batch.ranks: 2 -> 1",
+        "batch.step_documents: 8 -> 4",
+        "batch.step_tokens_at_most: 192 -> 96",
+    ]
+
+
 def test_changed_fields_are_named_with_both_values(toy):
     new = attrs.evolve(toy.plan(train={"learning_rate": 1e-2, "batch_documents": 3}), seed=8)
     found = compare_plans(toy.plan(), new)

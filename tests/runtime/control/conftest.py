@@ -60,10 +60,11 @@ class Control:
 def control(tmp_path):
     def make(start=0, keep=False, limits=LIMITS, held_out=(), capture_documents=4, usable=None):
         order = Order(seed=1, documents=16, batch_documents=2, accumulation=2, epochs=1)
-        agenda = Agenda(order, capture_documents, tuple(HeldOut(*fields) for fields in held_out))
+        sources = (documents(16), *(documents(h[1]) for h in held_out))
+        lengths = tuple(source.length for source in sources)
+        agenda = Agenda(order, capture_documents, lengths, tuple(HeldOut(*fields) for fields in held_out))
         ledger = Ledger(tmp_path / "ledger.sqlite")
         ledger.rewind(start, "digest", usable)
-        sources = (documents(16), *(documents(h[1]) for h in held_out))
         made = Control(tmp_path, ledger, Controller(ledger, agenda, sources, limits, start, keep))
         made.controller.clock = lambda: made.now
         return made

@@ -5,6 +5,7 @@ import pytest
 from specforge.runtime.control.controller import ControlError
 from specforge.runtime.control.limits import Limits
 from specforge.runtime.control.message import Commit, Failed, Turn
+from specforge.runtime.data.order import Order
 
 pytestmark = pytest.mark.null
 
@@ -49,11 +50,8 @@ def test_take_waits_for_exactly_its_samples_whatever_arrives_first(control, capt
     assert made.controller.commit(Commit(first.id, captured_results(first)))
     taken = made.controller.take(Turn(0))
     assert taken.ready
-    assert [g.document for g in taken.given] == [*_ids(first), *_ids(second)]
-
-
-def _ids(lease):
-    return [wanted.document for wanted in lease.documents]
+    order = Order(seed=1, documents=16, batch_documents=2, accumulation=2, epochs=1)
+    assert [g.document for g in taken.given] == [document for pack in order.step(0) for document in pack]
 
 
 def test_a_lost_sample_leaves_a_hole_and_nobody_waits_for_it(control):

@@ -10,7 +10,13 @@ from specforge.runtime.data.agenda import Agenda
 from specforge.runtime.data.order import Order
 
 pytestmark = pytest.mark.null
-AGENDA = Agenda(Order(seed=1, documents=16, batch_documents=2, accumulation=2, epochs=50), 4)
+
+
+def len_of(document):
+    return 5
+
+
+AGENDA = Agenda(Order(seed=1, documents=16, batch_documents=2, accumulation=2, epochs=50), 4, (len_of,))
 BATCHES = [batch for group in AGENDA.batches(0) for batch in group]
 
 

@@ -15,6 +15,6 @@ ORDER = Order(seed=3, documents=22, batch_documents=2, accumulation=2, epochs=2)
     [((0, 0), 3, 1, (11, 4)), ((0, 0), 8, 1, (16, 4)), ((100, 50), 8, 1, (100, 50)), ((0, 0), 1, 30, (31, 30))],
 )
 def test_watermarks_hold_what_the_trainer_takes(asked, capture_documents, packed, found):
-    agenda = Agenda(ORDER, capture_documents, (HeldOut(5, 30, packed),))
+    agenda = Agenda(ORDER, capture_documents, (len, len), (HeldOut(5, 30, packed),))
     limits = at_least(Limits(*asked, 1.0, 3), agenda)
     assert (limits.high_samples, limits.low_samples) == found

@@ -1,13 +1,12 @@
 """In: orders of small runs. Out: checks that steps partition epochs and depend on nothing but seed, epoch and step."""
 
-import itertools
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from specforge.runtime.data.order import Order, chunks
+from specforge.runtime.data.order import Order, capture_batches, packed
 
 pytestmark = pytest.mark.null
 
@@ -74,11 +73,12 @@ def test_max_steps_ends_early_and_never_prolongs():
         Order(0, 10, 2, 1, 3).step(-1)
 
 
-def test_capture_batches_are_runs_of_a_micro_step():
-    micro = (7, 3, 1, 8, 2)
-    assert chunks(micro, 2) == ((7, 3), (1, 8), (2,))
-    assert chunks(micro, 9) == (micro,)
-    assert tuple(itertools.chain(*chunks(micro, 3))) == micro
+def test_documents_captured_together_are_cut_by_length_where_they_make_several_batches():
+    lengths = {7: 30, 3: 5, 1: 9, 8: 30, 2: 4}.__getitem__
+    together = (7, 3, 1, 8, 2)
+    assert capture_batches(together, lengths, 2) == ((2, 3), (1, 7), (8,))
+    assert capture_batches(together, lengths, 5) == (together,)
+    assert capture_batches((), lengths, 5) == ()
 
 
 def test_no_documents_is_an_error():
@@ -100,3 +100,73 @@ def test_senseless_numbers_are_errors(change, message):
     given = {"seed": 0, "documents": 4, "batch_documents": 2, "accumulation": 1, "epochs": 1, **change}
     with pytest.raises(ValueError, match=message):
         Order(**given)
+
+
+LENGTHS = tuple(int(n) for n in np.random.default_rng(4).integers(1, 60, 200))
+
+
+def by_tokens(lengths=LENGTHS, tokens=100, seed=3, **changes):
+    settings = {"accumulation": 1, "epochs": 2, **changes}
+    return Order(seed, len(lengths), None, packs=packed(seed, lengths, tokens), **settings)
+
+
+@pytest.mark.parametrize(("accumulation", "ranks"), [(1, 1), (3, 1), (1, 4), (2, 3)])
+def test_packs_hold_every_document_of_an_epoch_once_and_never_too_many_tokens(accumulation, ranks):
+    order = by_tokens(accumulation=accumulation, ranks=ranks)
+    for epoch in range(2):
+        steps = range(epoch * order.steps_per_epoch, (epoch + 1) * order.steps_per_epoch)
+        packs = [pack for step in steps for pack in order.whole_step(step)]
+        assert sorted(d for pack in packs for d in pack) == list(range(200))
+        assert all(sum(LENGTHS[d] for d in pack) <= 100 for pack in packs)
+    assert order.total_steps == 2 * order.steps_per_epoch
+    assert order.whole_step(0) != order.whole_step(order.steps_per_epoch), "epochs differ"
+
+
+def test_packs_are_well_filled_and_no_two_could_be_one():
+    packs = packed(3, LENGTHS, 100)
+    filled = sorted(sum(LENGTHS[d] for d in pack) for pack in packs)
+    assert sum(filled) > 0.95 * 100 * len(packs)
+    whole = packed(3, (4, 5, 6), 15)
+    assert len(whole) == 1
+    assert sorted(whole[0]) == [0, 1, 2]
+
+
+def test_packs_are_a_function_of_seed_lengths_and_tokens():
+    code = "from specforge.runtime.data.order import packed; print(packed(42, (5, 1, 4, 3, 2, 6), 7))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert printed == str(packed(42, (5, 1, 4, 3, 2, 6), 7)) == PINNED_PACKS
+    assert packed(43, LENGTHS, 100) != packed(42, LENGTHS, 100) != packed(42, LENGTHS, 101)
+
+
+PINNED_PACKS = "((1, 5), (0, 4), (2, 3))"
+
+
+def test_a_document_that_fits_no_pack_is_an_error():
+    with pytest.raises(ValueError, match="document 1 has 9 tokens, and a pack holds 8; lower max_length"):
+        packed(0, (3, 9), 8)
+
+
+@pytest.mark.parametrize("documents", [1, 7, 24, 25])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_rank_has_as_many_micro_steps_and_together_they_are_one_rank_s(documents, ranks):
+    """Ranks of one micro-step and a rank of as many micro-steps do the same work; what is left is dealt evenly."""
+    dealt = Order(5, documents, 2, 2, 2, ranks=ranks)
+    alone = Order(5, documents, 2, 2 * ranks, 2)
+    assert dealt.steps_per_epoch == alone.steps_per_epoch
+    for step in range(alone.total_steps):
+        shares = [dealt.step(step, rank) for rank in range(ranks)]
+        assert len({len(share) for share in shares}) == 1
+        in_turn = [pack for turn in zip(*shares) for pack in turn if pack]
+        assert tuple(in_turn) == alone.step(step)
+        assert dealt.whole_step(step) == tuple(pack for share in shares for pack in share)
+
+
+@pytest.mark.parametrize("order", [by_tokens(ranks=2), by_tokens(accumulation=2), Order(1, 50, 3, 2, 2, ranks=2)])
+@pytest.mark.parametrize("capture", [1, 10, 40])
+def test_a_document_is_captured_in_the_same_company_whatever_step_asks(order, capture):
+    for rank in range(order.ranks):
+        for step in range(order.total_steps):
+            company = order.captured_with(step, capture, rank)
+            assert company[step] == tuple(d for pack in order.step(step, rank) for d in pack)
+            assert all(order.captured_with(other, capture, rank) == company for other in company)
+            assert len(company) == 1 or sum(map(len, company.values())) <= capture

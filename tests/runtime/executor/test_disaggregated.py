@@ -95,6 +95,25 @@ def test_both_topologies_give_the_same_bits(toy, forked, tmp_path, monkeypatch, 
     assert all(process.poll() is not None for process in forked.values())
 
 
+def test_packed_by_tokens_too(toy, forked, tmp_path):
+    """Micro-steps filled by tokens, and several steps captured in one forward, end to end."""
+    plan = toy.plan(train={**SETTINGS, "batch_documents": None, "pack_tokens": 48}, evaluate=5)
+    (role,) = plan.roles
+    ops = [
+        attrs.evolve(op, settings=attrs.evolve(op.settings, batch_documents=20, packed=True))
+        if op.kind == "capture"
+        else op
+        for op in role.ops
+    ]
+    plan = attrs.evolve(plan, roles=(attrs.evolve(role, ops=tuple(ops)),))
+    results = [
+        quiet(attrs.evolve(some, output_dir=name))
+        for name, some in (("colocated", plan), ("apart", toy.disaggregated(plan)))
+    ]
+    assert results[0].step == results[1].step > 8
+    assert_same_run(tmp_path / "colocated", tmp_path / "apart")
+
+
 @pytest.mark.parametrize(("retain", "seed"), [("prompts", 5), ("features", 6)])
 def test_killed_again_and_again_a_run_ends_at_the_same_bits(toy, forked, tmp_path, monkeypatch, retain, seed):
     """Eight kill -9, seeded, each process twice: at the start, or when some more steps are logged."""

@@ -119,6 +119,23 @@ def test_documents_alone_give_what_they_give_packed():
     assert_same(summed, grads)
 
 
+def test_what_a_pack_asks_of_a_documents_features_is_what_the_document_alone_asks():
+    """Mask, shift and attention per document: gradients by feature row tell documents apart, where sums could hide."""
+    options = Options(seed=24, steps=7)
+    pack, features = made(random_masks((3, 9, 1, 6, 12, 2, 5, 8), 0.5, 24), 24)
+    model = draft(options)
+
+    def asked(documents, held):
+        leaves = [f.aux_TC.clone().requires_grad_() for f in held]
+        given = [Features(aux, f.last_TH) for aux, f in zip(leaves, held)]
+        loss = step(model, options)(batched(Pack(documents), given), pack.supervised).loss
+        return torch.autograd.grad(loss, leaves, materialize_grads=True, allow_unused=True)
+
+    for at, whole in enumerate(asked(pack.documents, features)):
+        (alone,) = asked(pack.documents[at : at + 1], features[at : at + 1])
+        torch.testing.assert_close(whole, alone, rtol=1e-10, atol=1e-14)
+
+
 def test_rows_divides_by_the_micro_step_and_the_number_of_micro_steps():
     options = Options(seed=23, reduction="rows")
     pack, features = made(random_masks((8, 5), 0.5, 23), 23)

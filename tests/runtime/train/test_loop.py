@@ -19,7 +19,16 @@ from specforge.runtime.draft.eagle3 import init_draft
 from specforge.runtime.step.eagle3 import Eagle3Step
 from specforge.runtime.train.evaluate import evaluate
 from specforge.runtime.train.interrupt import Interrupt
-from specforge.runtime.train.loop import Evaluation, NonFiniteError, Records, Training, Window, train
+from specforge.runtime.train.loop import (
+    Evaluation,
+    NonFiniteError,
+    Quantum,
+    Records,
+    Training,
+    Window,
+    of_one_rank,
+    train,
+)
 from specforge.runtime.train.metrics import MetricsFile
 from specforge.runtime.train.optimizer import Optimizer
 from specforge.runtime.train.progress import open_progress
@@ -82,7 +91,7 @@ class ToyFeed:
 class Run:
     """One training over a ToyFeed, with everything it wrote."""
 
-    def __init__(self, folder, settings, feed, **records):
+    def __init__(self, folder, settings, feed, beside=None, **records):
         folder.mkdir(exist_ok=True)
         self.saved, self.out = [], io.StringIO()
         draft = init_draft(settings.draft, 5)
@@ -94,7 +103,7 @@ class Run:
             return step(batch, window.supervised, window.micro_steps)
 
         self.micro_step, self.feed = micro_step, feed
-        training = Training(settings, micro_step, self.optimizer, feed)
+        training = Training(settings, micro_step, self.optimizer, feed, **(beside.training() if beside else {}))
         file = MetricsFile(folder / "metrics.jsonl", 0)
         progress = open_progress("toy", STEPS, Console(file=self.out))
         records = {"evaluations": (), "save_every": 0, **records}
@@ -204,3 +213,69 @@ def test_evaluation_is_the_same_however_documents_are_packed(tmp_path, settings)
     assert found[0]["supervised"] > 0
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=1e-5)
+
+
+@attrs.define
+class Beside:
+    """Rank 0 of two. The other has as many packs, with documents from 100 on, and zero gradients.
+
+    `bad`: at this reduction the loss of its second pack is not finite; `asked`: there it was asked to stop.
+    """
+
+    bad: int | None = None
+    asked: int | None = None
+    reductions: int = 0
+    rank: int = 0
+    size: int = 2
+
+    def reduce(self, gradients, notes):
+        others = torch.zeros_like(notes)
+        others[len(notes) // 2 + 1] = float(self.reductions == self.bad)
+        others[-1] = float(self.reductions == self.asked)
+        self.reductions += 1
+        return notes + others
+
+    def total(self, sums):
+        return 2 * sums
+
+    def training(self):
+        return {"ranks": self, "quantum": self.quantum}
+
+    def quantum(self, step, batches):
+        mine = of_one_rank(step, batches)
+        packs = (*mine.packs, *((100 + i, 200 + i) for i in range(len(batches))))
+        return Quantum(packs, 2 * mine.rows, Window(2 * mine.window.supervised, 2 * mine.window.micro_steps))
+
+
+def test_a_sample_of_another_rank_is_named_and_skipped_on_every_rank(tmp_path, settings):
+    with pytest.raises(NonFiniteError, match=r"step 2: the loss is not finite; the samples are row 102 .*, row 202 of"):
+        Run(tmp_path / "a", settings, ToyFeed(4), Beside(bad=1))
+    run = Run(tmp_path / "b", attrs.evolve(settings, nonfinite_budget=1), ToyFeed(4), Beside(bad=1))
+    assert {float(v) for k, v in run.optimizer.state().items() if k.startswith("step/")} == {2.0}
+
+
+def test_ranks_stop_together_after_the_step_that_told_them(tmp_path, settings):
+    """Whether another was asked, or this one: then it is the sum of notes that stops it, as it stops the other."""
+    run = Run(tmp_path / "a", settings, ToyFeed(4), Beside(asked=1))
+    assert run.outcome.interrupted
+    assert [state.step for state in run.saved] == [2]
+    assert [line["step"] for line in run.lines] == [1, 2]
+    signals = iter([signal.SIGINT])
+
+    def measure(done):
+        for which in signals:
+            os.kill(os.getpid(), which)
+        return {"loss": 1.0, "acc": 0.5, "simulated_acceptance_length": 0.1}
+
+    after_the_sum = {"evaluations": (Evaluation("heldout", 1, measure),), "save_every": 1}
+    run = Run(tmp_path / "b", settings, ToyFeed(4), Beside(), **after_the_sum)
+    assert [state.step for state in run.saved] == [1, 2], "asked after step 1's sum, it stops after step 2's"
+
+
+def test_what_is_logged_is_of_all_ranks(tmp_path, settings):
+    run, alone = Run(tmp_path / "a", settings, ToyFeed(4), Beside()), Run(tmp_path / "b", settings, ToyFeed(4))
+    line, other = run.lines[0], alone.lines[0]
+    assert (line["tokens"], line["supervised"]) == (2 * other["tokens"], 2 * other["supervised"])
+    assert line["acc"] == other["acc"], "twice the sums over twice the rows"
+    assert line["loss"] == pytest.approx(other["loss"], rel=1e-12)
+    assert line["grad_norm"] == pytest.approx(other["grad_norm"] / 2, rel=1e-5), "normalised by the rows of both"
