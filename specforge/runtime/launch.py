@@ -133,8 +133,11 @@ class Processes:
         while True:
             ended = [child for child in self._children if child.process.poll() is not None]
             seen()
-            if trainer in ended and trainer.process.poll() in (0, INTERRUPTED):
-                return trainer.process.poll() or 0
+            status = trainer.process.poll()
+            if status in (0, INTERRUPTED):
+                return status
+            if asked and status == -signal.SIGINT:  # it had no handler yet
+                return INTERRUPTED
             if ended:
                 raise ProcessError(self._cause())
             for readiness in self._ready:

@@ -146,3 +146,18 @@ def test_nobody_outlives_a_run_that_is_killed(toy, tmp_path):
     began = time.monotonic()
     wait_until(lambda: not running(folder / "control"))
     assert time.monotonic() - began < 10
+
+
+def test_a_trainer_stopped_before_it_could_save_is_an_interrupt(tmp_path, monkeypatch):
+    trainer = Ended(None)
+
+    def start(command):
+        command.out.touch()
+        command.err.touch()
+        return trainer
+
+    monkeypatch.setattr(launch, "start", start)
+    with Processes(tmp_path) as processes:
+        processes.start(attrs.evolve(ASSIGNMENT, kind="trainer"))
+        assert processes.watch(lambda: None, lambda: True) == 130
+    assert trainer.told == [signal.SIGINT]

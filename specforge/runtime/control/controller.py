@@ -69,6 +69,7 @@ class Controller:
         self._leased_before = self._retries = self._captured = self._holes = 0
         self._failure = ""
         self.clock: Callable[[], float] = time.monotonic
+        self.note: Callable[[str], None] = print
 
     @property
     def ledger(self) -> Ledger:
@@ -189,14 +190,18 @@ class Controller:
             if awaited in turns([batch]):
                 self._waiting.remove(batch)
                 return batch
-        counts = self._ledger.counts()
-        untrained = counts["leased"] + counts["committed"]
-        self._resting = untrained > (self._limits.low_samples if self._resting else self._limits.high_samples - 1)
-        if self._resting:
+        if self._rests():
             return None
         while not self._waiting and self._plan():
             pass
         return self._waiting.popleft() if self._waiting else None
+
+    def _rests(self) -> bool:
+        counts, limits = self._ledger.counts(), self._limits
+        untrained = counts["leased"] + counts["committed"]
+        self._resting = untrained > (limits.low_samples if self._resting else limits.high_samples - 1)
+        full = limits.high_bytes is not None and self._ledger.resident_bytes() >= limits.high_bytes
+        return self._resting or full
 
     def _plan(self) -> bool:
         """Add the next part of the agenda to the ledger. False: there is no more."""
@@ -213,6 +218,7 @@ class Controller:
         self._ledger.give_back(name)
         self._retries += 1
         self._attempts[name] = self._attempts.get(name, 0) + 1
+        self.note(f"capture batch {name}, attempt {self._attempts[name]}: {error}")
         if self._attempts[name] >= self._limits.attempts:
             self._failure = self._failure or (
                 f"capture batch {name} failed {self._attempts[name]} times, the last time: {error}. The logs of the "

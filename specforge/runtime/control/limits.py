@@ -13,7 +13,7 @@ from specforge.runtime.data.agenda import Agenda
 class Limits:
     """Bounds of a run's control plane. Watermarks count samples that are captured or being captured, untrained yet.
 
-    Capture rests at `high_samples` and goes on at `low_samples`. A lease is for `lease_s` seconds; a capture batch that
+    Capture rests at `high_samples`, or where the store holds `high_bytes`, and goes on at `low_samples`. A lease is for `lease_s` seconds; a capture batch that
     fails `attempts` times is the end of the run.
     """
 
@@ -21,6 +21,7 @@ class Limits:
     low_samples: int
     lease_s: float
     attempts: int
+    high_bytes: int | None = None
 
 
 def at_least(limits: Limits, agenda: Agenda) -> Limits:

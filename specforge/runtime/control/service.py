@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -80,6 +81,8 @@ class Service:
                 return JSONResponse({"error": str(error)}, 409)
             except MessageError as error:
                 return JSONResponse({"error": str(error)}, 400)
+            except (sqlite3.Error, OSError) as error:
+                return JSONResponse({"error": f"the ledger cannot be written: {error}"}, 500)
 
         return checked
 

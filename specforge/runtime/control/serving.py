@@ -8,6 +8,8 @@ from typing import Any
 
 import uvicorn
 
+KEEP_ALIVE_S = 24 * 3600
+
 
 def serve(app: Any) -> None:
     """Serve on standard input: whoever started this process made it a listening socket, so its address is known.
@@ -15,7 +17,15 @@ def serve(app: Any) -> None:
     Connections made before wait in its backlog. SIGTERM ends it within about a second.
     """
     listening = socket.socket(fileno=0)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        # a connection that is closed as a request arrives would look like a process that ended
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
     # uvicorn raises it again when it is done: the caller still has something to close
     signal.signal(signal.SIGTERM, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listening])

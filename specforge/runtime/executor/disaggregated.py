@@ -28,8 +28,8 @@ from specforge.runtime.train.interrupt import Interrupt
 
 def execute(plan: Plan, folder: RunFolder, console: Console) -> Executed:
     """Train from the folder's latest checkpoint, or from the start, and export. The caller holds the folder's lock."""
+    sources = prepare_run(plan, folder, console)
     with Interrupt() as interrupt:
-        sources = prepare_run(plan, folder, console)
         found, store = layout(plan), store_folder(plan, folder.path.absolute())
         control, servers = listen(), [listen() for _ in range(found.servers)]
         assignment = Assignment(

@@ -30,6 +30,15 @@ def test_capture_rests_from_the_high_watermark_to_the_low_one(control):
     assert made.captured() == ["3.0/0"]
 
 
+def test_capture_rests_where_the_store_is_full(control):
+    """A batch is 400 bytes."""
+    made = control(limits=Limits(100, 50, 10.0, 3, high_bytes=800))
+    assert made.captured() == ["0.0/0", "1.0/0"]
+    made.controller.take(Turn(0))
+    made.controller.acknowledge(Turn(0))
+    assert made.captured() == ["2.0/0"]
+
+
 def test_what_the_trainer_waits_for_is_leased_above_any_watermark(control):
     """Capture batches of 2 documents, watermarks of 1: a step of 4 documents still comes together."""
     made = control(limits=Limits(1, 1, 10.0, 3), capture_documents=2)
@@ -83,11 +92,13 @@ def test_a_lease_that_ran_out_goes_to_another_and_its_late_result_is_refused(con
 
 
 def test_a_batch_that_fails_too_often_is_the_end_of_the_run(control):
-    made = control()
+    made, notes = control(), []
+    made.controller.note = notes.append
     for attempt in range(3):
         lease = made.controller.lease("w")
         assert lease.batch == "0.0/0"
         made.controller.fail(Failed(lease.id, f"no memory, attempt {attempt + 1}"))
+    assert notes[1] == "capture batch 0.0/0, attempt 2: no memory, attempt 2"
     for call in (lambda: made.controller.lease("w"), lambda: made.controller.take(Turn(0))):
         with pytest.raises(ControlError, match=r"^capture batch 0\.0/0 failed 3 times, the last time: no memory, att"):
             call()

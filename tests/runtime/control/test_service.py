@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import sqlite3
 import threading
 import time
 
@@ -158,3 +159,15 @@ def test_changes_of_one_moment_share_a_commit(control):
 
     asyncio.run(many())
     assert len(commits) == 2
+
+
+def test_a_ledger_that_cannot_be_written_is_told(served, captured_results):
+    made, client = served()
+    lease = client.lease("w")
+
+    def full():
+        raise sqlite3.OperationalError("database or disk is full")
+
+    made.ledger.commit = full
+    with pytest.raises(Refused, match="the ledger cannot be written: database or disk is full"):
+        client.commit(lease.id, captured_results(lease))
