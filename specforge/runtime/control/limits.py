@@ -13,8 +13,8 @@ from specforge.runtime.data.agenda import Agenda
 class Limits:
     """Bounds of a run's control plane. Watermarks count samples that are captured or being captured, untrained yet.
 
-    Capture rests at `high_samples`, or where the store holds `high_bytes`, and goes on at `low_samples`. A lease is for `lease_s` seconds; a capture batch that
-    fails `attempts` times is the end of the run.
+    Capture rests at `high_samples`, or where the store holds `high_bytes`, and goes on at `low_samples`. A lease is for
+    `lease_s` seconds; a capture batch that fails `attempts` times is the end of the run.
     """
 
     high_samples: int

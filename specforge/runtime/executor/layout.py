@@ -8,6 +8,7 @@ import attrs
 
 from specforge.plan import Plan
 from specforge.runtime.control.limits import Limits
+from specforge.runtime.executor.work import capture_role
 
 
 @attrs.frozen
@@ -26,7 +27,7 @@ class Layout:
 
 def layout(plan: Plan) -> Layout:
     """What the plan says of its processes."""
-    return Layout(1, 1, "prompts", Limits(0, 0, 300.0, 3), 900.0)
+    return Layout(capture_role(plan).ranks, 1, "prompts", Limits(0, 0, 300.0, 3), 900.0)
 
 
 def store_folder(plan: Plan, folder: Path) -> Path:
