@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "specforge needs Python 3.11 or newer: make install PYTHON=/path/to/python3"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -qq --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,dev,gguf]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,dev,gguf,serve]'
 	@touch $@
 
 demo: install  ## train a draft for a real model on this CPU and measure it (about 8 minutes)

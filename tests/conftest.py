@@ -170,6 +170,7 @@ class Toy:
             Op("checkpoint", "checkpoint", (_port("draft", "train.draft"),), (), writes),
             Op("export-sglang", "export", (_port("draft", "train.draft"),), (), ExportSettings("sglang")),
         ]
+        roles = (Role("trainer", "cpu", ranks, "transformers", "float32", tuple(ops)),)
         return Plan(
             schema=SCHEMA,
             name="toy",
@@ -177,7 +178,7 @@ class Toy:
             output_dir="run",
             target=TargetSettings("toy-llama", None, "config.json", 3, GEOMETRY, 40_000),
             device=Device("cpu", 0, 0.0, 0.0),
-            roles=(Role("trainer", "cpu", ranks, "transformers", "float32", tuple(ops)),),
+            roles=roles,
             processes=(Process("main", ("trainer",)),),
             files=tuple(self._file(name, use) for name, use in FILES.items()),
             batch=_batch(settings, ranks),
@@ -188,6 +189,15 @@ class Toy:
             warnings=(),
             base=str(self.base),
         )
+
+    def disaggregated(self, plan: Plan) -> Plan:
+        """`plan` with its target in a process of its own."""
+        (role,) = plan.roles
+        kinds = [(op, isinstance(op.settings, SourceSettings | CaptureSettings)) for op in role.ops]
+        capture = attrs.evolve(role, name="capture", ops=tuple(op for op, captures in kinds if captures))
+        trainer = attrs.evolve(role, name="trainer", ops=tuple(op for op, captures in kinds if not captures))
+        processes = (Process("server", ("capture",)), Process("trainer", ("trainer",)))
+        return attrs.evolve(plan, roles=(capture, trainer), processes=processes)
 
     def _source(self, name: str, path: str) -> Op:
         return Op(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,14 @@ import torch
 
 from specforge.plan import DataFile, Plan, Role
 from specforge.runtime.env import hugging_face_cache
+from specforge.runtime.executor.work import capture_role, train_role
 from specforge.runtime.target import find_folder
 from specforge.settings import CheckpointSettings, TrainSettings
 from specforge.shipped import HUB, locate
 
 # what a device reports is a little below its name: an 80 GB H100 shows 79.2 GiB
 MEMORY_SHARE = 0.95
+SERVE = ("httpx", "starlette", "uvicorn")
 
 
 class PreflightError(ValueError):
@@ -31,13 +34,20 @@ def torch_device(role: Role, rank: int = 0) -> torch.device:
 
 
 def preflight(plan: Plan, folder: Path) -> None:
-    """Check files by content, weights, devices, their memory, and disk space for checkpoints in `folder`.
+    """Check packages, files by content, weights, devices, their memory, and disk space for checkpoints in `folder`.
 
     Raises PreflightError that lists all problems.
     """
-    problems = [*_files(plan), *_weights(plan), *_devices(plan), *_disk(plan, folder)]
+    problems = [*_packages(plan), *_files(plan), *_weights(plan), *_devices(plan), *_disk(plan, folder)]
     if problems:
         raise PreflightError("this plan cannot run here:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _packages(plan: Plan) -> Iterator[str]:
+    """What processes of one run talk with."""
+    missing = [name for name in SERVE if importlib.util.find_spec(name) is None]
+    if missing and capture_role(plan) is not train_role(plan):
+        yield f"target and trainer are apart, and {', '.join(missing)} is missing; pip install 'specforge[serve]'"
 
 
 def _files(plan: Plan) -> Iterator[str]:

@@ -20,13 +20,14 @@ from specforge.runtime.checkpoint.differences import refuse_changes
 from specforge.runtime.checkpoint.load import find_latest, read_plan, read_progress
 from specforge.runtime.checkpoint.save import write_text
 from specforge.runtime.executor.colocated import execute as colocated
+from specforge.runtime.executor.disaggregated import execute as disaggregated
 from specforge.runtime.executor.executed import Executed, Executor
+from specforge.runtime.executor.work import capture_role, train_role
 from specforge.runtime.memory import memory
 from specforge.runtime.preflight import preflight
 from specforge.runtime.run_folder import RunFolder
 
-# by the engines of the plan's roles, one entry per process
-EXECUTORS: dict[tuple[str, ...], Executor] = {("transformers",): colocated}
+EXECUTORS: dict[str, Executor] = {"colocated": colocated, "disaggregated": disaggregated}
 INTERRUPTED = 130
 
 
@@ -103,9 +104,9 @@ def _memory(plan: Plan, folder: RunFolder) -> AbstractContextManager[None]:
     )
 
 
-def topology(plan: Plan) -> tuple[str, ...]:
-    """What picks the executor: for each process the engines of its roles."""
-    return tuple("+".join(plan.role(name).engine for name in process.roles) for process in plan.processes)
+def topology(plan: Plan) -> str:
+    """What picks the executor: whether the target runs where the draft is trained."""
+    return "colocated" if capture_role(plan) is train_role(plan) else "disaggregated"
 
 
 def _result_text(executed: Executed, plan: Plan, folder: RunFolder) -> str:

@@ -45,6 +45,11 @@ class RunFolder:
         """Written when the run is finished."""
         return self.path / "result.json"
 
+    @property
+    def executed(self) -> Path:
+        """Where the trainer of a disaggregated run stopped."""
+        return self.path / "control" / "executed.json"
+
     def export(self, format: str) -> Path:
         return self.path / "export" / format
 

@@ -40,6 +40,15 @@ RUNTIME_THIRD = {
     ),
     *OPTIONAL,
 }
+SERVE_THIRD = {"httpx", "starlette", "uvicorn"}
+# what a process without torch may import of the runtime
+LIGHT = tuple(
+    f"specforge.runtime.{name}"
+    for name in (
+        *("assignment", "child", "control", "data.agenda", "data.hole", "data.order", "data.prepared"),
+        *("executor.layout", "executor.run_order", "executor.work", "store.shared_files"),
+    )
+)
 
 
 @attrs.frozen
@@ -59,6 +68,14 @@ LAYERS = (
     Layer("specforge/plan.py", (*VALUES, "specforge.settings"), {"attrs", "cattrs"}),
     Layer("specforge/plan_diff.py", (), {"attrs"}),
     Layer("specforge/compiler", ("specforge.dsl", "specforge.compiler", *WAIST), COMPILER_THIRD),
+    Layer("specforge/runtime/control", (*VALUES, *WAIST, *LIGHT), {"attrs", "cattrs", *SERVE_THIRD}),
+    Layer("specforge/runtime/capture/worker.py", LIGHT, set()),
+    Layer("specforge/runtime/launch.py", LIGHT, {"attrs"}),
+    Layer(
+        "specforge/runtime/capture/server.py",
+        (*VALUES, *WAIST, "specforge.runtime"),
+        {"attrs", "numpy", "torch", "starlette"},
+    ),
     Layer("specforge/runtime", (*VALUES, *WAIST, "specforge.runtime", "specforge_kernels"), RUNTIME_THIRD),
     Layer("specforge/verbs", ("specforge",), set()),
     Layer("specforge/cli.py", (), set()),
@@ -161,14 +178,14 @@ def test_the_environment_is_read_in_one_file(file):
 
 def test_what_is_imported_is_a_declared_dependency():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    extras = [row for name in ("gpu", "gguf") for row in project["optional-dependencies"][name]]
+    extras = [row for name in ("gpu", "gguf", "serve") for row in project["optional-dependencies"][name]]
     core, optional = (
         {re.match(r"[\w-]+", row)[0].lower().replace("-", "_") for row in rows}
         for rows in (project["dependencies"], extras)
     )
     imported = {name.partition(".")[0] for file in PRODUCT for _, name in imports(tree(file))} - STANDARD - set(OURS)
     assert imported <= core | optional
-    assert imported & optional <= OPTIONAL
+    assert imported & optional <= OPTIONAL | SERVE_THIRD
 
 
 def test_the_one_file_reads_it():
@@ -225,3 +242,17 @@ def test_importing_it_imports_no_torch(module):
         [sys.executable, "-c", code], cwd=REPOSITORY, env=os.environ | {"PYTHONSAFEPATH": "1"}, check=False
     )
     assert made.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["specforge.runtime.launch", "specforge.runtime.control.controller_process", "specforge.runtime.capture.worker"],
+)
+def test_what_only_controls_imports_no_torch(module):
+    code = f"import sys, {module}; sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
+
+
+def test_a_run_in_one_process_needs_none_of_the_extra_serve():
+    code = "import sys, specforge.runtime.run; sys.exit(any(m in sys.modules for m in ('starlette', 'uvicorn')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

@@ -1,5 +1,6 @@
 """In: toy plans and what is wrong with this machine. Out: every problem, in one message."""
 
+import importlib.util
 import shutil
 
 import attrs
@@ -118,3 +119,11 @@ def test_checkpoint_bytes_are_those_on_disk(toy, monkeypatch):
     result = run(plan)
     on_disk = sum(path.stat().st_size for path in result.checkpoint.glob("*.safetensors"))
     assert checkpoint_bytes(plan) < on_disk < checkpoint_bytes(plan) + 8192, "headers and step counts aside"
+
+
+def test_a_missing_serve_extra_is_named_where_it_is_needed(toy, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
+    preflight(toy.plan(), toy.base)
+    (problem,) = problems(toy.disaggregated(toy.plan()), toy.base)
+    assert problem.endswith("uvicorn is missing; pip install 'specforge[serve]'")

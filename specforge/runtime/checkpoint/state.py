@@ -32,8 +32,9 @@ class State:
 
     `epoch` and `position`: the next optimizer step is number `position` of epoch `epoch` (both from 0).
     `max_steps`, `schedule_steps`: as fixed by the first start. `tokens`, `supervised`: trained so far.
-    `nonfinite`: updates skipped so far. `best_score` is the best simulated acceptance length, `best_step` its step.
-    `digest`: the plan's. `metrics`: the last logged values, for people.
+    `nonfinite`: updates skipped so far; `lost`: samples skipped because their features were not finite. `best_score`
+    is the best simulated acceptance length, `best_step` its step. `digest`: the plan's. `metrics`: the last logged
+    values, for people.
     """
 
     step: int
@@ -48,6 +49,7 @@ class State:
     best_step: int | None
     digest: str
     metrics: dict[str, float | None]
+    lost: int = 0
 
 
 @attrs.frozen(eq=False)

@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import tokenizers
 import transformers
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 from transformers import PreTrainedTokenizerBase
 
 from specforge.runtime.data.chat_template import ChatTemplate
-from specforge.runtime.data.pack import Document
-from specforge.runtime.data.report import Report
-from specforge.runtime.data.source import Prepared, prepare
+from specforge.runtime.data.prepared import Prepared, read_prepared, to_bytes
+from specforge.runtime.data.source import prepare
 from specforge.runtime.writing import writing
 from specforge.settings import SourceSettings
 
@@ -73,33 +69,17 @@ def prepared(preparation: Preparation, folder: Path) -> Prepared:
         return attrs.evolve(found, report=attrs.evolve(found.report, path=preparation.source.path))
     p = preparation
     made = prepare(p.source, p.base, p.tokenizer, p.vocab_size)
-    report = json.dumps(made.report.to_dict(), indent=1, ensure_ascii=False)
     with writing(f"the tokenised rows of {preparation.source.path}", folder):
-        _write(folder / f"{key}.json", report.encode())
-        _write(path, save(_arrays(made), metadata={"report": report}))
-    return made
-
-
-def _arrays(made: Prepared) -> dict[str, np.ndarray]:
-    return {
-        "tokens": np.concatenate([d.tokens for d in made.documents]),
-        "loss_mask": np.concatenate([d.loss_mask for d in made.documents]),
-        "lengths": np.array([len(d.tokens) for d in made.documents], np.int64),
-        "rows": np.array(made.rows, np.int64),
-    }
+        _write(folder / f"{key}.json", json.dumps(made.report.to_dict(), indent=1, ensure_ascii=False).encode())
+        _write(path, to_bytes(made))
+    return attrs.evolve(made, file=path)
 
 
 def _load(path: Path) -> Prepared | None:
     try:
-        with safe_open(path, framework="numpy") as file:
-            report = Report.from_dict(json.loads(file.metadata()["report"]))
-            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except (OSError, SafetensorError):
+        return read_prepared(path)
+    except ValueError:
         return None
-    ends = np.cumsum(stored["lengths"])[:-1]
-    pairs = zip(np.split(stored["tokens"], ends), np.split(stored["loss_mask"], ends))
-    documents = tuple(Document(i, tokens, mask) for i, (tokens, mask) in enumerate(pairs))
-    return Prepared(documents, tuple(stored["rows"].tolist()), report)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 import attrs
 import numpy as np
+
+T = TypeVar("T")
 
 # packs that still take documents while others are filled: enough to fill them well, few enough to be searched
 OPEN_PACKS = 16
@@ -155,7 +158,7 @@ def capture_batches(
     return chunks(documents, size)
 
 
-def chunks(documents: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
+def chunks(documents: tuple[T, ...], size: int) -> tuple[tuple[T, ...], ...]:
     """Cut into runs of `size`, in order; the last may be shorter."""
     return tuple(documents[i : i + size] for i in range(0, len(documents), size))
 

@@ -20,6 +20,7 @@ from specforge.runtime.data.conversation import conversation
 from specforge.runtime.data.loss_mask import Rendered, render, token_mask
 from specforge.runtime.data.pack import Document
 from specforge.runtime.data.preformatted import preformatted, reply_marks
+from specforge.runtime.data.prepared import Prepared
 from specforge.runtime.data.prompts import prompt
 from specforge.runtime.data.report import Report, Tally, counted
 from specforge.runtime.data.row_fault import RowFault
@@ -31,15 +32,6 @@ SHOWN_TEXT = 600
 UNSUPERVISED = "no supervised tokens"
 ONLY_LAST = "only the last token is supervised, and it never counts: no token follows it"
 UNSUPERVISED_TRUNCATED = "no supervised tokens left by max_length"
-
-
-@attrs.frozen(eq=False)
-class Prepared:
-    """The documents of a source in file order: `documents[i].index == i`, and it was row `rows[i]` of the file."""
-
-    documents: tuple[Document, ...]
-    rows: tuple[int, ...]
-    report: Report
 
 
 @attrs.frozen(eq=False)

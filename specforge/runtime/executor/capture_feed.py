@@ -1,4 +1,4 @@
-"""In: prepared documents, their order, an engine in this process. Out: `CaptureFeed`: batches captured as asked for."""
+"""In: prepared documents, their order, an engine in this process. Out: `InProcess`: captured as it is asked for."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ from collections.abc import Iterator, Sequence
 import attrs
 import torch
 
+from specforge.runtime.capture.finite import faults
 from specforge.runtime.capture.transformers_engine import TransformersEngine
-from specforge.runtime.data.batch import Batch, Features, batch
+from specforge.runtime.data.batch import Batch, Features
+from specforge.runtime.data.fed import Fed
+from specforge.runtime.data.hole import Hole
 from specforge.runtime.data.order import Order, capture_batches, chunks
-from specforge.runtime.data.pack import Pack
-from specforge.runtime.data.source import Prepared
+from specforge.runtime.data.prepared import Prepared
+from specforge.runtime.executor.supply import Packer
 from specforge.runtime.train.loop import Quantum, Window
 from specforge.runtime.train.parallel import Ranks
+
+
+@attrs.frozen(eq=False)
+class Caught:
+    """Features by document index, and the documents that have none."""
+
+    features: dict[int, Features]
+    holes: tuple[Hole, ...]
 
 
 @attrs.frozen(eq=False)
@@ -24,17 +35,13 @@ class Capturer:
     documents: int
     device: torch.device
 
-    def capture(self, prepared: Prepared, indices: Sequence[int]) -> dict[int, Features]:
-        """The features of these documents by index."""
+    def capture(self, prepared: Prepared, indices: Sequence[int]) -> Caught:
+        """The features of these documents; those with features that are not finite are holes."""
         found: dict[int, Features] = {}
-        documents = prepared.documents
-        for some in capture_batches(tuple(indices), lambda i: len(documents[i].tokens), self.documents):
+        for some in capture_batches(tuple(indices), prepared.length, self.documents):
             found.update(zip(some, self.engine.capture([prepared.documents[i] for i in some]), strict=True))
-        return found
-
-    def batch(self, prepared: Prepared, indices: Sequence[int], found: dict[int, Features]) -> Batch:
-        """These documents laid end to end, with what was captured of them."""
-        return batch(Pack(tuple(prepared.documents[i] for i in indices)), [found[i] for i in indices], self.device)
+        wrong = zip(found, faults(list(found.values())), strict=True)
+        return Caught(found, tuple(Hole(document, fault) for document, fault in wrong if fault))
 
 
 @attrs.define(eq=False)
@@ -47,14 +54,18 @@ class CaptureFeed:
     capturer: Capturer
     prepared: Prepared
     order: Order
-    held: dict[int, dict[int, Features]] = attrs.Factory(dict)
+    held: dict[int, Caught] = attrs.Factory(dict)
     rank: int = 0
+    holes: tuple[Hole, ...] = ()
 
-    def step(self, step: int) -> list[Batch]:
+    def step(self, step: int) -> Sequence[Batch]:
         if step not in self.held:
             self.held = self._captured(step)
-        found = self.held.pop(step)
-        return [self.capturer.batch(self.prepared, indices, found) for indices in self.order.step(step, self.rank)]
+        caught = self.held.pop(step)
+        packer = Packer(self.prepared, self.capturer.device)
+        fed = packer.fed(self.order.step(step, self.rank), caught.features, caught.holes)
+        self.holes = fed.holes
+        return fed.batches
 
     def quantum(self, step: int, batches: Sequence[Batch]) -> Quantum:
         """What the step is over all ranks: the order and the documents are the same on each."""
@@ -63,24 +74,49 @@ class CaptureFeed:
         window = Window(sum(d.supervised for d in inside), sum(map(bool, packs)))
         return Quantum(packs, sum(len(d.tokens) for d in inside), window)
 
+    def lost(self) -> Sequence[Hole]:
+        return self.holes
+
+    def done(self, step: int) -> None:
+        return None
+
     def place(self, step: int) -> tuple[int, int]:
         return divmod(step, self.order.steps_per_epoch)
 
     def describe(self, document: int) -> str:
-        return f"row {self.prepared.rows[document]} of {self.prepared.report.path}"
+        return self.prepared.describe(document)
 
-    def _captured(self, step: int) -> dict[int, dict[int, Features]]:
+    def _captured(self, step: int) -> dict[int, Caught]:
         together = self.order.captured_with(step, self.capturer.documents, self.rank)
-        found = self.capturer.capture(self.prepared, [i for indices in together.values() for i in indices])
-        return {other: {i: found[i] for i in indices} for other, indices in together.items() if other >= step}
+        caught = self.capturer.capture(self.prepared, [i for indices in together.values() for i in indices])
+        return {
+            other: Caught({i: caught.features[i] for i in indices}, caught.holes)
+            for other, indices in together.items()
+            if other >= step
+        }
 
 
-def held_out(capturer: Capturer, prepared: Prepared, documents: int, ranks: Ranks) -> Iterator[Batch]:
-    """This rank's share of all documents in file order, `documents` to a pack, captured as they are read.
+@attrs.frozen(eq=False)
+class InProcess:
+    """A supply without a store, for one of `ranks`. `held_out_sources[i]`: documents and pack size of evaluation i."""
 
-    Packs are dealt in turn; every rank has as many, the last of which may be empty.
-    """
-    packs = chunks(tuple(range(len(prepared.documents))), documents)
-    for first in range(0, len(packs), ranks.size):
-        indices = packs[first + ranks.rank] if first + ranks.rank < len(packs) else ()
-        yield capturer.batch(prepared, indices, capturer.capture(prepared, indices))
+    feed: CaptureFeed
+    held_out_sources: tuple[tuple[Prepared, int], ...]
+    ranks: Ranks
+
+    def held_out(self, evaluation: int, step: int) -> Iterator[Fed]:
+        """This rank's share of all documents in file order, captured as they are read.
+
+        Packs are dealt in turn; every rank has as many, the last of which may be empty.
+        """
+        prepared, documents = self.held_out_sources[evaluation]
+        capturer, ranks = self.feed.capturer, self.ranks
+        packer = Packer(prepared, capturer.device)
+        packs = chunks(tuple(range(len(prepared.documents))), documents)
+        for first in range(0, len(packs), ranks.size):
+            indices = packs[first + ranks.rank] if first + ranks.rank < len(packs) else ()
+            caught = capturer.capture(prepared, indices)
+            yield packer.fed([indices], caught.features, caught.holes)
+
+    def covered(self, step: int) -> None:
+        """Nothing is kept of trained steps."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import attrs
 
-from specforge.plan import Op, Plan
+from specforge.plan import Op, Plan, Role
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
@@ -42,6 +42,7 @@ class Work:
 
     @property
     def sources(self) -> tuple[SourceSettings, ...]:
+        """Training's, then each evaluation's."""
         return (self.source, *(evaluation.source for evaluation in self.evaluations))
 
 
@@ -63,6 +64,20 @@ def work(plan: Plan) -> Work:
         checkpoint=next(_settings(plan, CheckpointSettings), CheckpointSettings(every=0, keep=1)),
         exports=tuple(_settings(plan, ExportSettings)),
     )
+
+
+def capture_role(plan: Plan) -> Role:
+    """The role that runs the target."""
+    return _role(plan, CaptureSettings)
+
+
+def train_role(plan: Plan) -> Role:
+    """The role that trains."""
+    return _role(plan, TrainSettings)
+
+
+def _role(plan: Plan, kind: type) -> Role:
+    return next(role for role in plan.roles if any(isinstance(op.settings, kind) for op in role.ops))
 
 
 def _settings(plan: Plan, kind: type[S]) -> Iterator[S]:

@@ -15,6 +15,7 @@ import torch
 
 from specforge.runtime.checkpoint.state import State
 from specforge.runtime.data.batch import Batch
+from specforge.runtime.data.hole import Hole
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.train.interrupt import Stop
 from specforge.runtime.train.metrics import (
@@ -35,7 +36,7 @@ from specforge.settings import TrainSettings
 
 
 class NonFiniteError(ValueError):
-    """More optimizer steps had a non-finite loss or gradient than the budget allows; names their samples."""
+    """More losses, gradients or features were not finite than the budget allows; names their samples."""
 
 
 @attrs.frozen
@@ -62,6 +63,14 @@ class Feed(Protocol):
         """This rank's micro-steps of optimizer step `step` (from 0), features and all; as many on every rank."""
         ...
 
+    def lost(self) -> Sequence[Hole]:
+        """The samples of the last `step` that were lost in capture: they are in none of its batches."""
+        ...
+
+    def done(self, step: int) -> None:
+        """Optimizer step `step` was trained: its features are not needed any more."""
+        ...
+
     def place(self, step: int) -> tuple[int, int]:
         """(epoch, position in it) of optimizer step `step`, both from 0."""
         ...
@@ -72,12 +81,13 @@ class Feed(Protocol):
 
 
 Step = Callable[[Batch, Window], StepResult]
+QuantumOf = Callable[[int, Sequence[Batch]], Quantum]
 
 
 def of_one_rank(step: int, batches: Sequence[Batch]) -> Quantum:
     """The whole of a step that one rank trains."""
     packs = tuple(tuple(document.index for document in batch.pack.documents) for batch in batches)
-    window = Window(sum(batch.pack.supervised for batch in batches), len(batches))
+    window = Window(sum(batch.pack.supervised for batch in batches), sum(map(bool, packs)))
     return Quantum(packs, sum(batch.pack.rows for batch in batches), window)
 
 
@@ -93,16 +103,16 @@ class Training:
     optimizer: Optimizer
     feed: Feed
     ranks: Ranks = ALONE
-    quantum: Callable[[int, Sequence[Batch]], Quantum] = of_one_rank
+    quantum: QuantumOf = of_one_rank
 
 
 @attrs.frozen(eq=False)
 class Evaluation:
-    """A measurement every `every` optimizer steps and at the end; `run` gives `ratios` and "supervised"."""
+    """A measurement every `every` steps and at the end; `run`, told the steps done, gives `ratios` and more."""
 
     name: str
     every: int
-    run: Callable[[], dict[str, float]]
+    run: Callable[[int], dict[str, float]]
 
 
 @attrs.frozen(eq=False)
@@ -162,21 +172,26 @@ class _Loop:
 
     def run(self) -> Outcome:
         while self.state.step < self.state.max_steps:
-            flight = self._launch(self.state.step)
+            step = self.state.step
+            flight = self._launch(step)
             self._settle()
             self.flight = flight
-            self._advance(flight)
-            if flight.ready is None:  # on a CPU the step is over already
+            self._advance(step, flight)
+            self._count_lost(step)
+            if flight is not None and flight.ready is None:  # on a CPU the step is over already
                 self._settle()
             if self._boundary():
                 return Outcome(self.state, interrupted=True)
         return Outcome(self.state, interrupted=False)
 
-    def _launch(self, step: int) -> _Flight:
+    def _launch(self, step: int) -> _Flight | None:
+        """Start a step. None: every sample of it was lost in capture, and there is nothing to learn from."""
         training, start = self.training, time.monotonic()
         batches = training.feed.step(step)
         self.waited += time.monotonic() - start
         quantum = training.quantum(step, batches)
+        if not quantum.window.supervised:
+            return None
         losses, sums = [], []
         for batch in batches:
             result = training.step(batch, quantum.window)
@@ -207,17 +222,34 @@ class _Loop:
         done = step + 1
         return done % self.training.settings.log_every == 0 or done == self.state.max_steps
 
-    def _advance(self, flight: _Flight) -> None:
-        step = flight.step + 1
-        epoch, position = self.training.feed.place(step)
+    def _advance(self, step: int, flight: _Flight | None) -> None:
+        feed = self.training.feed
+        feed.done(step)
+        epoch, position = feed.place(step + 1)
         self.state = attrs.evolve(
             self.state,
-            step=step,
+            step=step + 1,
             epoch=epoch,
             position=position,
-            tokens=self.state.tokens + flight.quantum.rows,
-            supervised=self.state.supervised + flight.quantum.window.supervised,
+            tokens=self.state.tokens + (flight.quantum.rows if flight else 0),
+            supervised=self.state.supervised + (flight.quantum.window.supervised if flight else 0),
         )
+
+    def _count_lost(self, step: int) -> None:
+        """Count and name the samples of a step that were lost in capture."""
+        feed, budget = self.training.feed, self.training.settings.nonfinite_budget
+        holes = feed.lost()
+        if not holes:
+            return
+        self.state = attrs.evolve(self.state, lost=self.state.lost + len(holes))
+        samples = "; ".join(f"{feed.describe(hole.document)}: {hole.reason}" for hole in holes)
+        text = f"step {step + 1}: lost in capture: {samples}"
+        if self.state.lost > budget:
+            raise NonFiniteError(
+                f"{text}. {self.state.lost} samples were lost, Train(nonfinite_budget={budget}) allows no more. Remove "
+                "these rows, capture in another dtype, or raise nonfinite_budget"
+            )
+        self.records.progress.note(f"{text}. Skipped ({self.state.lost} so far)")
 
     def _settle(self) -> None:
         """Read what the launched step told: count a skipped update, log the step if it is due."""
@@ -314,7 +346,7 @@ class _Loop:
     def _evaluate(self, evaluation: Evaluation) -> bool:
         """Log an evaluation. Returns whether it is the best yet: the first evaluation of the recipe decides."""
         start = time.monotonic()
-        found = evaluation.run()
+        found = evaluation.run(self.state.step)
         seconds = time.monotonic() - start
         self.logged += seconds  # training's tokens/s leave evaluation out
         self.began += seconds

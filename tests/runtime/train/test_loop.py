@@ -13,6 +13,7 @@ from rich.console import Console
 
 from specforge.runtime.checkpoint.state import State
 from specforge.runtime.data.batch import Features, batch
+from specforge.runtime.data.fed import Fed
 from specforge.runtime.data.pack import Document, Pack
 from specforge.runtime.draft.eagle3 import init_draft
 from specforge.runtime.step.eagle3 import Eagle3Step
@@ -59,6 +60,12 @@ class ToyFeed:
                 action()
         indices = range(8 * step, 8 * step + 8)
         return [self._batch(indices[i : i + self.size]) for i in range(0, 8, self.size)]
+
+    def lost(self):
+        return ()
+
+    def done(self, step):
+        pass
 
     def _batch(self, indices):
         documents, features = [], []
@@ -183,7 +190,7 @@ def test_saves_evaluations_and_the_best(tmp_path, settings):
     """Scores by step: 0.3, 0.2, 0.5. Saved at the best ones, every second step, and at the end; each step once."""
     scores = iter([0.3, 0.2, 0.5])
 
-    def measure():
+    def measure(done):
         return {"loss": 1.0, "acc": 0.5, "simulated_acceptance_length": next(scores)}
 
     run = Run(tmp_path / "a", settings, ToyFeed(4), evaluations=(Evaluation("heldout", 1, measure),), save_every=2)
@@ -204,7 +211,7 @@ def test_evaluation_is_the_same_however_documents_are_packed(tmp_path, settings)
     for size in (8, 4, 1):
         batches = ToyFeed(size).step(0)
         window = Window(sum(b.pack.supervised for b in batches), len(batches))
-        found.append(evaluate(run.micro_step, batches, window, 0.8))
+        found.append(evaluate(run.micro_step, [Fed((batch,), ()) for batch in batches], window, 0.8))
     assert found[0]["supervised"] > 0
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=1e-5)
@@ -267,7 +274,7 @@ def test_ranks_stop_together_after_the_step_that_told_them(tmp_path, settings):
     assert [line["step"] for line in run.lines] == [1, 2]
     signals = iter([signal.SIGINT])
 
-    def measure():
+    def measure(done):
         for which in signals:
             os.kill(os.getpid(), which)
         return {"loss": 1.0, "acc": 0.5, "simulated_acceptance_length": 0.1}
