@@ -30,7 +30,8 @@ def execute(plan: Plan, folder: RunFolder, console: Console) -> Executed:
     """Train from the folder's latest checkpoint, or from the start, and export. The caller holds the folder's lock."""
     sources = prepare_run(plan, folder, console)
     with Interrupt() as interrupt:
-        found, store = layout(plan), store_folder(plan, folder.path.absolute())
+        found = layout(plan)
+        store = store_folder(found, plan, folder.path)
         control, servers = listen(), [listen() for _ in range(found.servers)]
         assignment = Assignment(
             kind="controller",

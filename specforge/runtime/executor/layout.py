@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import attrs
@@ -15,7 +16,8 @@ from specforge.runtime.executor.work import capture_role
 class Layout:
     """`retain`: "prompts" (captured again after a crash) or "features" (kept until a checkpoint covers them).
 
-    `patience_s`: the longest the trainer waits for a turn while nothing changes.
+    `patience_s`: the longest the trainer waits for a turn while nothing changes. `store`: a folder that the features of
+    any number of runs go into, each into a folder of its own; None: the run folder.
     """
 
     servers: int
@@ -23,6 +25,7 @@ class Layout:
     retain: str
     limits: Limits
     patience_s: float
+    store: str | None = None
 
 
 def layout(plan: Plan) -> Layout:
@@ -30,6 +33,9 @@ def layout(plan: Plan) -> Layout:
     return Layout(capture_role(plan).ranks, 1, "prompts", Limits(0, 0, 300.0, 3), 900.0)
 
 
-def store_folder(plan: Plan, folder: Path) -> Path:
-    """Where the run in `folder` keeps its features."""
-    return folder / "features"
+def store_folder(found: Layout, plan: Plan, folder: Path) -> Path:
+    """Where the run in `folder` keeps its features; the same at every start of it, and never another run's."""
+    if found.store is None:
+        return folder.absolute() / "features"
+    run = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
+    return Path(plan.base, found.store).absolute() / f"{plan.name}-{run}"
