@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from specforge.dsl.feature import Feature
-from specforge.plan import SCHEMA, Batch, DataFile, Device, Op, Plan, Port, Process, Role
+from specforge.plan import SCHEMA, Batch, Control, DataFile, Device, Op, Plan, Port, Process, Role
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
@@ -22,6 +22,7 @@ from specforge.settings import (
     Geometry,
     Parameter,
     SourceSettings,
+    StoreSettings,
     TargetSettings,
     TrainSettings,
 )
@@ -196,8 +197,10 @@ class Toy:
         kinds = [(op, isinstance(op.settings, SourceSettings | CaptureSettings)) for op in role.ops]
         capture = attrs.evolve(role, name="capture", ops=tuple(op for op, captures in kinds if captures))
         trainer = attrs.evolve(role, name="trainer", ops=tuple(op for op, captures in kinds if not captures))
+        put = Op("put", "put", (_port("features", "capture.features"),), (_port("features"),), STORE)
+        capture = attrs.evolve(capture, ops=(*capture.ops, put))
         processes = (Process("server", ("capture",)), Process("trainer", ("trainer",)))
-        return attrs.evolve(plan, roles=(capture, trainer), processes=processes)
+        return attrs.evolve(plan, roles=(capture, trainer), processes=processes, control=CONTROL)
 
     def _source(self, name: str, path: str) -> Op:
         return Op(
@@ -209,6 +212,8 @@ class Toy:
         return DataFile(name, use, len(content), hashlib.sha256(content).hexdigest())
 
 
+STORE = StoreSettings("shared_dir", None, None, "file", None, None, None, "prompts")
+CONTROL = Control(lease_s=300.0, attempts=3, patience_s=900.0, workers_per_server=1)
 FILES = {"config.json": "target config", "train.jsonl": "source", "heldout.jsonl": "source"}
 
 

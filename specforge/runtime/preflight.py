@@ -14,7 +14,7 @@ from specforge.plan import DataFile, Plan, Role
 from specforge.runtime.env import hugging_face_cache
 from specforge.runtime.executor.work import capture_role, train_role
 from specforge.runtime.target import find_folder
-from specforge.settings import CheckpointSettings, TrainSettings
+from specforge.settings import CheckpointSettings, StoreSettings, TrainSettings
 from specforge.shipped import HUB, locate
 
 # what a device reports is a little below its name: an 80 GB H100 shows 79.2 GiB
@@ -38,7 +38,11 @@ def preflight(plan: Plan, folder: Path) -> None:
 
     Raises PreflightError that lists all problems.
     """
-    problems = [*_packages(plan), *_files(plan), *_weights(plan), *_devices(plan), *_disk(plan, folder)]
+    problems = list(
+        dict.fromkeys(
+            [*_built(plan), *_packages(plan), *_files(plan), *_weights(plan), *_devices(plan), *_disk(plan, folder)]
+        )
+    )
     if problems:
         raise PreflightError("this plan cannot run here:\n" + "\n".join(f"  {problem}" for problem in problems))
 
@@ -48,6 +52,15 @@ def _packages(plan: Plan) -> Iterator[str]:
     missing = [name for name in SERVE if importlib.util.find_spec(name) is None]
     if missing and capture_role(plan) is not train_role(plan):
         yield f"target and trainer are apart, and {', '.join(missing)} is missing; pip install 'specforge[serve]'"
+
+
+def _built(plan: Plan) -> Iterator[str]:
+    """Parts of a plan that this version compiles and does not run."""
+    if "sglang" in {role.engine for role in plan.roles}:
+        yield "capture servers of SGLang are planned and not run by this version; write servers=[Transformers()]"
+    kinds = {op.settings.kind for op in plan.ops("put") if isinstance(op.settings, StoreSettings)}
+    if "mooncake" in kinds:
+        yield "a Mooncake store is planned and not run by this version; write store=SharedDir()"
 
 
 def _files(plan: Plan) -> Iterator[str]:

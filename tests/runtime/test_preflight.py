@@ -127,3 +127,14 @@ def test_a_missing_serve_extra_is_named_where_it_is_needed(toy, monkeypatch):
     preflight(toy.plan(), toy.base)
     (problem,) = problems(toy.disaggregated(toy.plan()), toy.base)
     assert problem.endswith("uvicorn is missing; pip install 'specforge[serve]'")
+
+
+@pytest.mark.parametrize(("engine", "kind", "said"), [("sglang", "shared_dir", "SGLang"), ("", "mooncake", "Mooncake")])
+def test_what_is_planned_and_not_run_is_said(toy, tmp_path, engine, kind, said):
+    plan = toy.disaggregated(toy.plan())
+    capture, trainer = plan.roles
+    *others, put = capture.ops
+    put = attrs.evolve(put, settings=attrs.evolve(put.settings, kind=kind))
+    capture = attrs.evolve(capture, engine=engine or capture.engine, ops=(*others, put))
+    with pytest.raises(PreflightError, match=f"{said}.* planned and not run by this version; write "):
+        preflight(attrs.evolve(plan, roles=(capture, trainer)), tmp_path)

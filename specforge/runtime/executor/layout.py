@@ -10,6 +10,7 @@ import attrs
 from specforge.plan import Plan
 from specforge.runtime.control.limits import Limits
 from specforge.runtime.executor.work import capture_role
+from specforge.settings import StoreSettings
 
 
 @attrs.frozen
@@ -30,7 +31,16 @@ class Layout:
 
 def layout(plan: Plan) -> Layout:
     """What the plan says of its processes."""
-    return Layout(capture_role(plan).ranks, 1, "prompts", Limits(0, 0, 300.0, 3), 900.0)
+    control, store = plan.control, store_settings(plan)
+    assert control is not None, "a plan of processes apart has their bounds"
+    limits = Limits(store.high_documents or 0, store.low_documents or 0, control.lease_s, control.attempts)
+    servers = capture_role(plan).ranks
+    return Layout(servers, control.workers_per_server, store.retain, limits, control.patience_s, store.path)
+
+
+def store_settings(plan: Plan) -> StoreSettings:
+    """The store of a plan: all its puts and gets have the same."""
+    return next(op.settings for op in plan.ops("put") if isinstance(op.settings, StoreSettings))
 
 
 def store_folder(found: Layout, plan: Plan, folder: Path) -> Path:
