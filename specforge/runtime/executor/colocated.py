@@ -36,7 +36,7 @@ from specforge.runtime.step.result import StepResult
 from specforge.runtime.target import Placement, TargetModel, load_target
 from specforge.runtime.train.evaluate import evaluate
 from specforge.runtime.train.interrupt import Interrupt, Stop
-from specforge.runtime.train.launch import launch
+from specforge.runtime.train.launch import launch, start_server
 from specforge.runtime.train.loop import Evaluation, Outcome, Records, Step, Training, Window, train
 from specforge.runtime.train.metrics import MetricsFile, Unwritten
 from specforge.runtime.train.optimizer import Optimizer
@@ -53,6 +53,7 @@ def execute(plan: Plan, folder: RunFolder, console: Console) -> Executed:
     (role,) = plan.roles
     if role.ranks == 1:
         return _Colocated(plan, folder, console, _Seat(ALONE, torch_device(role), Interrupt())).execute()
+    start_server()
     sources = prepare_sources(plan.target, Path(plan.base), work(plan).sources, folder.prepared)
     for _, made in sources:
         console.print(made.report.text(), markup=False, highlight=False, soft_wrap=True)
