@@ -184,3 +184,14 @@ def test_a_run_folder_in_use_is_refused(toy, forked, tmp_path):
         quiet(plan)
     at.join(DEADLINE_S)
     assert refused
+
+
+def test_a_server_that_hangs_ends_the_run_and_not_in_a_wait(toy, forked, tmp_path, monkeypatch):
+    limits = attrs.evolve(layout(toy.disaggregated(toy.plan())).limits, lease_s=0.5, attempts=2)
+    monkeypatch.setattr(disaggregated, "layout", lambda plan: attrs.evolve(layout(plan), limits=limits))
+    at = At(forked, "server-0", lambda: logged(tmp_path / "run") >= 2, signal.SIGSTOP)
+    told = r"(?s)capture batch .* failed 2 times, the last time: .* did not answer"
+    with pytest.raises(ProcessError, match=told):
+        quiet(toy.disaggregated(toy.plan(train={**SETTINGS, "epochs": 1000})))
+    assert time.monotonic() - at.sent_s < 20
+    assert all(process.poll() is not None for process in forked.values())
