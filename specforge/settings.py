@@ -207,8 +207,44 @@ class ExportSettings:
     format: str
 
 
-Settings = SourceSettings | CaptureSettings | TrainSettings | EvaluateSettings | CheckpointSettings | ExportSettings
+@attrs.frozen
+class StoreSettings:
+    """Where features wait between `put` and `get`. `kind`: "shared_dir" or "mooncake".
+
+    `path`: a shared_dir's folder, None: in the run's folder. `master` (None: started by the run) and `protocol` are
+    Mooncake's. Capture stops at `high_documents` that are not trained yet and goes on at `low_documents`; None: known
+    after preparation. `pool_bytes`: what the store holds at most, None: known after preparation. `retain`: "prompts"
+    or "features".
+    """
+
+    kind: str
+    path: str | None
+    master: str | None
+    protocol: str
+    high_documents: int | None
+    low_documents: int | None
+    pool_bytes: int | None
+    retain: str
+
+
+Settings = (
+    SourceSettings
+    | CaptureSettings
+    | TrainSettings
+    | EvaluateSettings
+    | CheckpointSettings
+    | ExportSettings
+    | StoreSettings
+)
 SETTINGS: dict[str, type] = {
     c.__name__: c
-    for c in (SourceSettings, CaptureSettings, TrainSettings, EvaluateSettings, CheckpointSettings, ExportSettings)
+    for c in (
+        SourceSettings,
+        CaptureSettings,
+        TrainSettings,
+        EvaluateSettings,
+        CheckpointSettings,
+        ExportSettings,
+        StoreSettings,
+    )
 }

@@ -14,6 +14,7 @@ from specforge.settings import CaptureSettings, TargetSettings, TrainSettings
 
 ATTENTION_BLOCK = {"cpu": 512}
 GPU_ATTENTION_BLOCK = 2048
+SAME = "none: the weights are float32"
 
 
 @attrs.frozen
@@ -50,16 +51,24 @@ class Estimate:
         held = max(1, documents // step) * step
         return held * self.max_length, f"of {held} documents captured together"
 
-    def memory(self, role: str) -> tuple[MemoryPart, ...]:
-        """Resident bytes by part. Weights, gradients, moments and features are exact; the rest is an upper estimate."""
+    def memory(self, capture: str, trainer: str, split: int = 1) -> tuple[MemoryPart, ...]:
+        """Resident bytes by part of one rank of the role that captures and of that which trains; they may be one.
+
+        Weights, gradients, moments and features are exact; the rest is an upper estimate. `split`: GPUs that hold the
+        target together.
+        """
         draft, geometry = self.train.draft, self.target.geometry
         rows = self.micro_tokens
         trained = sum(p.count for p in draft.parameters if p.trainable)
         frozen = sum(p.bytes for p in draft.parameters if not p.trainable)
         compute = DTYPE_BYTES[draft.dtype]
         captured = (len(draft.aux_layers) + 1) * draft.target_hidden_size * DTYPE_BYTES[self.capture.dtype]
-        target = self.target.parameter_count * DTYPE_BYTES[self.target_dtype]
+        target = self.target.parameter_count * DTYPE_BYTES[self.target_dtype] // split
+        apart = capture != trainer
+        head = geometry.vocab_size * geometry.hidden_size * DTYPE_BYTES[self.target_dtype] * apart
+        parameters = f"{self.target.parameter_count:,} parameters" + (f", over {split} GPUs" if split > 1 else "")
         masters = 4 * trained if draft.dtype != "float32" else 0
+        wide, bucket = ", and float32" if masters else "", 4 * trained * (self.batch.ranks > 1)
         held, note = self._held
         prefill = min(held, self.capture.batch_documents * self.max_length)
         prefill *= (2 * geometry.intermediate_size + 4 * geometry.hidden_size) * DTYPE_BYTES[self.target_dtype]
@@ -67,30 +76,24 @@ class Estimate:
         inner = 6 * draft.hidden_size + 3 * draft.intermediate_size + 4 * draft.num_heads * draft.head_dim
         scores = rows * draft.num_heads * min(self.max_length, self.attention_block) * 4
         parts = (
-            MemoryPart(role, "target weights", target, True, f"{self.target.parameter_count:,} parameters"),
-            MemoryPart(role, "draft weights", compute * trained, True, f"{trained:,} parameters, {draft.dtype}"),
-            MemoryPart(role, "draft frozen", frozen, True, "embedding, d2t, t2d"),
+            MemoryPart(capture, "target weights", target, True, parameters),
+            MemoryPart(trainer, "target head", head, True, "for the teacher"),
+            MemoryPart(trainer, "draft weights", compute * trained, True, f"{trained:,} parameters, {draft.dtype}"),
+            MemoryPart(trainer, "draft frozen", frozen, True, "embedding, d2t, t2d"),
+            MemoryPart(trainer, "float32 masters", masters, True, "4 B each" if masters else SAME),
+            MemoryPart(trainer, "gradients", compute * trained + masters, True, draft.dtype + wide),
+            MemoryPart(trainer, "gradient bucket", bucket, False, "summed over all ranks"),
+            MemoryPart(trainer, "AdamW moments", 8 * trained, True, "two float32 each"),
+            MemoryPart(capture, "features", held * captured, self.batch.pack_tokens is None, note),
+            MemoryPart(trainer, "micro-step", rows * captured, True, "its features, laid end to end"),
             MemoryPart(
-                role, "float32 masters", masters, True, "none: the weights are float32" if not masters else "4 B each"
+                trainer, "teacher", rows * draft.draft_vocab_size * compute, False, "draft-vocabulary logits, once"
             ),
-            MemoryPart(
-                role, "gradients", compute * trained + masters, True, draft.dtype + (", and float32" if masters else "")
-            ),
-            MemoryPart(role, "gradient bucket", 4 * trained * (self.batch.ranks > 1), False, "summed over all ranks"),
-            MemoryPart(role, "AdamW moments", 8 * trained, True, "two float32 each"),
-            MemoryPart(role, "features", held * captured, self.batch.pack_tokens is None, note),
-            MemoryPart(role, "micro-step", rows * captured, True, "its features, laid end to end"),
-            MemoryPart(
-                role, "teacher", rows * draft.draft_vocab_size * compute, False, "draft-vocabulary logits, once"
-            ),
-            MemoryPart(role, "activations", kept * inner * compute, False, "of all TTT steps, for backward"),
-            MemoryPart(role, "attention scores", scores, False, "of one TTT step at a time"),
-            MemoryPart(role, "prefill", prefill, False, "the target's widest layer"),
+            MemoryPart(trainer, "activations", kept * inner * compute, False, "of all TTT steps, for backward"),
+            MemoryPart(trainer, "attention scores", scores, False, "of one TTT step at a time"),
+            MemoryPart(capture, "prefill", prefill, False, "the target's widest layer"),
         )
-        return tuple(p for p in parts if p.bytes or p.exact)
-
-    def total_bytes(self, role: str) -> int:
-        return sum(p.bytes for p in self.memory(role))
+        return tuple(p for p in parts if p.bytes or (p.exact and p.name != "target head"))
 
     def flops(self) -> tuple[FlopPart, ...]:
         """FLOPs of one micro-step of full documents, every row supervised: prefill, teacher, draft there and back.

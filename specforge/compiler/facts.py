@@ -6,8 +6,10 @@ import attrs
 
 from specforge.compiler.devices import DEVICES
 from specforge.compiler.geometry import World
+from specforge.dsl.engine import Engine, SGLang
 from specforge.dsl.recipe import Recipe
 from specforge.dsl.target import Target
+from specforge.dsl.topology import Colocated, Disaggregated, Trainers
 from specforge.plan import Device
 from specforge.settings import Geometry
 
@@ -38,7 +40,50 @@ class Facts:
     @property
     def target_dtype(self) -> str:
         """What the target computes in: as the engine says, else float32 on a CPU and bfloat16 on a GPU."""
-        return self.recipe.topology.engine.dtype or self.natural_dtype
+        return self.engine.dtype or self.natural_dtype
+
+    @property
+    def apart(self) -> bool:
+        """Whether capture and training are processes of their own."""
+        return isinstance(self.recipe.topology, Disaggregated)
+
+    @property
+    def disaggregated(self) -> Disaggregated:
+        """The topology of a recipe whose processes are apart."""
+        topology = self.recipe.topology
+        assert isinstance(topology, Disaggregated)
+        return topology
+
+    @property
+    def servers(self) -> tuple[Engine, ...]:
+        """What runs the target."""
+        topology = self.recipe.topology
+        return topology.servers if isinstance(topology, Disaggregated) else (topology.engine,)
+
+    @property
+    def engine(self) -> Engine:
+        """The first of them: what the others compute alike."""
+        return self.servers[0]
+
+    @property
+    def trainers(self) -> Colocated | Trainers:
+        """The node that says which processes train."""
+        topology = self.recipe.topology
+        return topology.trainers if isinstance(topology, Disaggregated) else topology
+
+    @property
+    def gpus(self) -> tuple[tuple[int, ...], ...]:
+        """The GPUs of each server, then of the trainers: those that are named, else the first that nobody names."""
+        if self.device.name == "cpu":
+            return ((),) * (len(self.servers) + 1)
+        if not self.apart:
+            return (self.trainers.gpus or (), self.trainers.gpus or ())
+        given = [(s.gpus, (s.tp or 1) if isinstance(s, SGLang) else 1) for s in self.servers]
+        given = [((), 0) if isinstance(s, SGLang) and s.url else g for s, g in zip(self.servers, given)]
+        given.append((self.trainers.gpus, 1))
+        named = {gpu for gpus, _ in given for gpu in gpus or ()}
+        free = (gpu for gpu in range(1024) if gpu not in named)
+        return tuple(tuple(next(free) for _ in range(count)) if gpus is None else gpus for gpus, count in given)
 
     @property
     def precision(self) -> str:
@@ -60,8 +105,14 @@ class Facts:
     @property
     def ranks(self) -> int:
         """Processes that train together."""
-        topology = self.recipe.topology
-        return len(topology.gpus) if topology.gpus is not None else topology.ranks or 1
+        trainers = self.trainers
+        return len(trainers.gpus) if trainers.gpus is not None else trainers.ranks or 1
+
+    @property
+    def step_documents(self) -> int | None:
+        """Documents of an optimizer step, None where micro-steps are filled by tokens."""
+        micro = self.micro_documents
+        return None if micro is None else micro * self.recipe.train.accumulation * self.ranks
 
     @property
     def capture_documents(self) -> int:
@@ -70,12 +121,14 @@ class Facts:
         length = train.features.source.max_length
         micro = self.micro_documents or max(1, (train.pack_tokens or 0) // length)
         fill = 0 if self.device.name == "cpu" else CAPTURE_TOKENS // length
-        return self.recipe.topology.engine.batch_size or max(micro, fill)
+        return getattr(self.engine, "batch_size", None) or max(micro, fill)
 
     @property
     def packed_capture(self) -> bool:
         """Whether a forward of the target takes documents end to end."""
-        packed = self.recipe.topology.engine.packed
+        if isinstance(self.engine, SGLang):
+            return False
+        packed = self.engine.packed
         return self.device.name == "cpu" if packed is None else packed
 
     @property

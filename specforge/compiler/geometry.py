@@ -12,14 +12,14 @@ import attrs
 
 from specforge.compiler.load import Loaded
 from specforge.compiler.problem import Problem
-from specforge.dsl.node import BAD, ReadBadValue, written
+from specforge.dsl.node import BAD, ReadBadValue, problem_of
 from specforge.dsl.recipe import walk
 from specforge.dsl.rule import nearest
 from specforge.dsl.source import SOURCES
 from specforge.dsl.target import Target
 from specforge.plan import DataFile
 from specforge.settings import Geometry
-from specforge.shipped import PREFIX, config_name, locate, recipes_folder
+from specforge.shipped import PREFIX, config_name, hub_config, hub_path, locate, recipes_folder
 
 WORLD_RULES = {
     "target-not-found": "a target's config.json is found without a network",
@@ -37,8 +37,8 @@ _HEADS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling":
 class World:
     """What the recipe's names stand for on this machine. A Geometry is missing where its config was refused.
 
-    `configs`: paths as `specforge.shipped.locate` reads them. `folders`: targets that are local folders.
-    `templates`: the text of each chat template, by path. `files`: what was read, with digests.
+    `configs`: paths as `specforge.shipped.locate` reads them, the same on every machine. `folders`: targets that are
+    local folders. `templates`: the text of each chat template, by path. `files`: what was read, with digests.
     """
 
     base: Path
@@ -65,12 +65,13 @@ def read_world(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[World, li
             _read_target(node, world, caches, problems)
             if node in world.configs:
                 config = world.configs[node]
-                files[config] = _digest(config, "target config", loaded.base)
+                files[config] = _digest(config, "target config", locate(config, loaded.base, caches))
         elif isinstance(node, SOURCES):
             for name in ("path", "chat_template"):
                 path = getattr(node, name, None)
                 if isinstance(path, str) and path not in files and _readable(node, name, path, loaded, problems):
-                    files[path] = _digest(path, "documents" if name == "path" else "chat template", loaded.base)
+                    use = "documents" if name == "path" else "chat template"
+                    files[path] = _digest(path, use, loaded.base / path)
                     if name == "chat_template":
                         world.templates[path] = (loaded.base / path).read_text(encoding="utf-8")
     return attrs.evolve(world, files=tuple(files.values())), problems
@@ -85,28 +86,27 @@ def _plain(place: Path) -> Path:
     return Path(os.path.normpath(place))
 
 
-def _digest(path: str, use: str, base: Path) -> DataFile:
-    place = locate(path, base)
+def _digest(path: str, use: str, place: Path) -> DataFile:
     with place.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return DataFile(path, use, place.stat().st_size, digest)
 
 
 def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Problem]) -> bool:
-    place, line, kind = _plain(loaded.base / path), written(node).line_of(name), type(node).__name__
+    place, kind = _plain(loaded.base / path), type(node).__name__
     if place.is_dir():
         what = f"{kind}.{name} is {path!r}, and {place} is a folder"
-        problems.append(Problem(line, "file-not-found", what, "name a file in it"))
+        problems.append(problem_of(node, name, "file-not-found", what, "name a file in it"))
         return False
     if not place.is_file():
         near = nearest(place.name, [p.name for p in place.parent.glob("*")]) if place.parent.is_dir() else ""
         fix = near if near.startswith("did") else "paths in a recipe are relative to the recipe's folder"
         what = f"{kind}.{name} is {path!r}, and there is no file {place}"
-        problems.append(Problem(line, "file-not-found", what, fix))
+        problems.append(problem_of(node, name, "file-not-found", what, fix))
         return False
     if place.stat().st_size == 0:
         what = f"{kind}.{name} is {path!r}, and the file {place} is empty"
-        problems.append(Problem(line, "file-empty", what, "write one JSON row per line into it"))
+        problems.append(problem_of(node, name, "file-empty", what, "write one JSON row per line into it"))
         return False
     return True
 
@@ -114,7 +114,7 @@ def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Pr
 def _read_target(target: Target, world: World, caches: tuple[Path, ...], problems: list[Problem]) -> None:
     if target.random_weights and target.config is None:
         return  # a rule of Target refuses this already
-    line = written(target).line_of("config" if target.config else "name")
+    field = "config" if target.config else "name"
     found = _find_config(target, world, caches)
     if found is None:
         if target.config is not None:
@@ -127,36 +127,38 @@ def _read_target(target: Target, world: World, caches: tuple[Path, ...], problem
             near = nearest(target.name, shipped)
             fix = f"fetch it with: hf download {target.name} config.json, or give config="
             fix = near if near.startswith("did") else fix
-        problems.append(Problem(line, "target-not-found", what, fix))
+        problems.append(problem_of(target, field, "target-not-found", what, fix))
         return
     world.configs[target] = found
-    if (world.base / target.name).is_dir() and target.config is None:
+    if (world.base / target.name).is_dir() and not target.random_weights:
         world.folders[target] = target.name
-    place = _plain(locate(found, world.base))
+    place = _plain(locate(found, world.base, caches))
     try:
         config = json.loads(place.read_text(encoding="utf-8"))
         config = {**config, **(config.get("text_config") or {})}
         absent = [key for key in _SIZES if not isinstance(config.get(key), int) or config[key] < 1]
     except (ValueError, TypeError, AttributeError) as error:
         what = f"Target {target.name!r}: {place} is not a JSON object ({error})"
-        problems.append(Problem(line, "target-config", what, "use the config.json of a transformers model"))
+        problems.append(problem_of(target, field, "target-config", what, "use the config.json of a transformers model"))
         return
     if absent:
         what = f"Target {target.name!r}: {place} does not give {', '.join(absent)}"
-        problems.append(Problem(line, "target-config", what, "use the config.json of a decoder model"))
+        problems.append(problem_of(target, field, "target-config", what, "use the config.json of a decoder model"))
         return
     scaled = [k for k, plain in _HEADS.items() if config.get(k) not in (None, plain)]
     if scaled:
         what = f"Target {target.name!r}: its head is not a plain matmul ({scaled[0]} is {config[scaled[0]]})"
         problems.append(
-            Problem(line, "target-head", what, "choose a target without it: such heads come in a later version")
+            problem_of(
+                target, field, "target-head", what, "choose a target without it: such heads come in a later version"
+            )
         )
         return
     try:
         world.geometries[target] = geometry_of(config)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         what = f"Target {target.name!r}: {place} has a value of another kind than transformers writes ({error})"
-        problems.append(Problem(line, "target-config", what, "use the config.json of a decoder model"))
+        problems.append(problem_of(target, field, "target-config", what, "use the config.json of a decoder model"))
 
 
 def _find_config(target: Target, world: World, caches: tuple[Path, ...]) -> str | None:
@@ -166,11 +168,7 @@ def _find_config(target: Target, world: World, caches: tuple[Path, ...]) -> str 
         return f"{target.name}/config.json"
     if (recipes_folder() / "targets" / config_name(target.name)).is_file():
         return PREFIX + config_name(target.name)
-    for cache in caches:
-        for snapshot in sorted((cache / f"models--{target.name.replace('/', '--')}" / "snapshots").glob("*")):
-            if (snapshot / "config.json").is_file():
-                return str(snapshot / "config.json")
-    return None
+    return hub_path(target.name) if hub_config(target.name, caches) else None
 
 
 def geometry_of(config: dict[str, Any]) -> Geometry:

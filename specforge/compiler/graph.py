@@ -11,14 +11,17 @@ import networkx
 
 from specforge.dsl.feature import Feature
 from specforge.plan import KernelChoice
+from specforge.settings import StoreSettings
 
 
 @attrs.frozen
 class Node:
-    """One operation. `kind`: "prompts", "conversations", "capture", "train", "evaluate", "checkpoint" or "export".
+    """One operation. `kind`: "prompts", "conversations", "capture", "train", "evaluate", "checkpoint", "export",
+    or from `insert_transfers` "put" and "get".
 
     `spec` is the recipe's node; `line` where it was written; `role` the worker that runs it, "" before `place`;
-    `kernels` which implementation its hot operations use, empty before `select_kernels`.
+    `kernels` which implementation its hot operations use, empty before `select_kernels`; `store` where a put or a get
+    keeps features, None before `size_buffers`.
     """
 
     name: str
@@ -27,6 +30,7 @@ class Node:
     line: int = attrs.field(default=0, eq=False)
     role: str = ""
     kernels: tuple[KernelChoice, ...] = ()
+    store: StoreSettings | None = None
 
 
 @attrs.frozen

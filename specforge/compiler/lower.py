@@ -12,8 +12,13 @@ from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.compiler.origin import origins
 from specforge.compiler.parameter_count import parameter_count
+from specforge.compiler.passes.place import CAPTURE, TRAINER
+from specforge.compiler.processes import processes
 from specforge.compiler.strategy import knowledge
-from specforge.plan import SCHEMA, Batch, Op, Plan, Port, Process, Role
+from specforge.dsl.engine import SGLang
+from specforge.dsl.feature import DTYPE_BYTES
+from specforge.dsl.store import Mooncake
+from specforge.plan import SCHEMA, Batch, Control, Flow, MemoryPart, Op, Plan, Port, Role
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
@@ -25,11 +30,12 @@ from specforge.settings import (
     TrainSettings,
 )
 
-ENGINE = "transformers"
+# Bounds of the control plane. A lease outlasts the slowest capture batch; a failing batch is tried again elsewhere.
+CONTROL = Control(lease_s=300.0, attempts=3, patience_s=900.0, workers_per_server=1)
 
 
 def lower(graph: Graph, facts: Facts) -> Plan:
-    """Each role becomes one process. The plan's operations keep the graph's names."""
+    """Each role becomes processes. The plan's operations keep the graph's names."""
     recipe = facts.recipe
     roles = tuple(_role(name, graph, facts) for name in graph.roles())
     train = next(op.settings for r in roles for op in r.ops if isinstance(op.settings, TrainSettings))
@@ -45,6 +51,7 @@ def lower(graph: Graph, facts: Facts) -> Plan:
         max_length=recipe.train.features.source.max_length,
         device=facts.device.name,
     )
+    memory = estimate.memory(CAPTURE if facts.apart else TRAINER, TRAINER, _split(facts))
     exports = [n.spec.format for n in graph.of_kind("export")]
     keys = knowledge(recipe.train.strategy).export_keys(train.draft, "hf" if "hf" in exports else "sglang")
     return Plan(
@@ -55,26 +62,31 @@ def lower(graph: Graph, facts: Facts) -> Plan:
         target=target,
         device=facts.device,
         roles=roles,
-        processes=tuple(Process(role.name, (role.name,)) for role in roles),
+        processes=processes(facts),
         files=facts.world.files,
         batch=batch,
-        memory=estimate.memory(roles[0].name),
+        memory=memory,
         flops=estimate.flops(),
         kernels=tuple(
             attrs.evolve(k, op=f"{n.name}.{k.op}") for n in graph.nodes for k in n.kernels if n.kind == "train"
         ),
         export_keys=keys if exports else (),
-        warnings=_warnings(facts, estimate.total_bytes(roles[0].name)),
+        warnings=_warnings(facts, memory),
         base=str(facts.world.base),
         recipe=facts.file,
         origins=origins(facts, train),
+        control=CONTROL if facts.apart else None,
+        flow=_flow(facts, estimate, batch),
     )
 
 
 def _role(name: str, graph: Graph, facts: Facts) -> Role:
     ops = tuple(_op(graph.node(n), graph, facts) for n in graph.order() if graph.node(n).role == name)
-    gpus = facts.recipe.topology.gpus or ()
-    return Role(name, facts.device.name, facts.ranks, ENGINE, facts.target_dtype, ops, gpus)
+    engine = type(facts.engine).__name__.lower() if any(op.kind == "capture" for op in ops) else ""
+    ranks = {CAPTURE: len(facts.servers), TRAINER: facts.ranks}.get(name, 1)
+    gpus = {CAPTURE: sum(facts.gpus[:-1], ()), TRAINER: facts.gpus[-1]}.get(name, ())
+    device = facts.device.name if name in (CAPTURE, TRAINER) else "cpu"
+    return Role(name, device, ranks, engine, facts.target_dtype, ops, gpus)
 
 
 def _op(node: Node, graph: Graph, facts: Facts) -> Op:
@@ -109,6 +121,8 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
             batch_documents=documents,
             packed=facts.packed_capture,
         )
+    if node.store is not None:
+        return node.store
     if node.kind == "train":
         return _train(node, graph, facts)
     if node.kind == "evaluate":
@@ -174,13 +188,47 @@ def _batch(facts: Facts) -> Batch:
     )
 
 
-def _warnings(facts: Facts, resident_bytes: int) -> tuple[str, ...]:
+def _split(facts: Facts) -> int:
+    """GPUs that hold one target together."""
+    engine = facts.engine
+    return engine.tp or len(facts.gpus[0]) or 1 if isinstance(engine, SGLang) else 1
+
+
+def _flow(facts: Facts, estimate: Estimate, batch: Batch) -> Flow:
+    micro_steps = batch.accumulation * batch.ranks
+    prefill, training = 0, 0
+    for part in estimate.flops():
+        if part.name == "target prefill":
+            prefill = part.computed * micro_steps
+        else:
+            training += part.computed * micro_steps
+    captured = (len(estimate.train.draft.aux_layers) + 1) * estimate.train.draft.target_hidden_size
+    return Flow(
+        capture_flops=prefill,
+        capture_devices=len(facts.servers) * _split(facts) if facts.apart else facts.ranks,
+        train_flops=training,
+        train_devices=facts.ranks,
+        bytes_per_token=captured * DTYPE_BYTES[estimate.capture.dtype],
+        step_tokens=batch.step_tokens_at_most,
+        wire=facts.apart,
+    )
+
+
+def _warnings(facts: Facts, parts: tuple[MemoryPart, ...]) -> tuple[str, ...]:
     found: list[Any] = []
-    memory, who = facts.device.memory_bytes, "the trainer" if facts.ranks == 1 else "every rank"
-    if memory and resident_bytes > memory:
+    memory = facts.device.memory_bytes
+    for role in dict.fromkeys(p.role for p in parts):
+        resident = sum(p.bytes for p in parts if p.role == role)
+        if memory and resident > memory:
+            who = "every capture server" if role == CAPTURE else "the trainer" if facts.ranks == 1 else "every rank"
+            fix = "give it more GPUs" if role == CAPTURE else "lower batch_size or max_length"
+            found.append(
+                f"{who} needs {resident / 2**30:.1f} GiB, and {facts.device.name} has {memory / 2**30:.0f} GiB: {fix}"
+            )
+    if facts.apart and isinstance(facts.disaggregated.store, Mooncake):
         found.append(
-            f"{who} needs {resident_bytes / 2**30:.1f} GiB, and {facts.device.name} has "
-            f"{memory / 2**30:.0f} GiB: lower batch_size or max_length"
+            "Mooncake's clients listen on all interfaces, at random ports from 15000 to 17000, without a password: "
+            "close these ports to other hosts"
         )
     if not facts.recipe.outputs:
         found.append("the recipe has no outputs: the run keeps its final checkpoint, and exports nothing")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import attrs
 
 from specforge.compiler.facts import Facts
+from specforge.compiler.passes.size_buffers import least_documents
+from specforge.dsl.engine import SGLang
 from specforge.dsl.node import written
 from specforge.dsl.recipe import children, walk
 from specforge.plan import Origin
@@ -61,9 +63,47 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
         "train.features.policy.dtype": (facts.target_dtype, "the dtype the target computes in"),
         "train.features.target.config": (facts.world.configs[facts.target], "found by the target's name"),
         "topology.gpus": ("the first" if device != "cpu" else "none", f"the device {device}"),
-        "topology.ranks": (str(facts.ranks), "the GPUs" if facts.recipe.topology.gpus else "one process"),
+        "topology.ranks": (str(facts.ranks), "the GPUs" if facts.trainers.gpus else "one process"),
         "topology.engine.dtype": (facts.target_dtype, f"the device {device}"),
         "topology.engine.packed": (str(facts.packed_capture), f"the device {device}"),
         "topology.engine.batch_size": (str(facts.capture_documents), fill),
     }
+    if facts.apart:
+        known |= _derived_apart(facts, fill)
     return known
+
+
+def _derived_apart(facts: Facts, fill: str) -> dict[str, tuple[str, str]]:
+    """The same of processes that are apart."""
+    high, step, device = least_documents(facts), facts.step_documents, facts.device.name
+    later = "known after preparation"
+    cpu = device == "cpu"
+    known = {
+        "topology.high_watermark": (later if high is None else str(high), "two steps and a capture batch"),
+        "topology.low_watermark": (later if step is None else str(step), "one step"),
+        "topology.store.path": ("features in the run's folder", "no folder is given"),
+        "topology.store.master": ("started by the run", "no address is given"),
+        "topology.store.max_gib": ("what the watermarks ask for", "no size is given"),
+        "topology.trainers.ranks": (str(facts.ranks), "the GPUs" if facts.trainers.gpus else "one process"),
+        "topology.trainers.gpus": _gpus(facts.gpus[-1], cpu),
+    }
+    for number, server in enumerate(facts.servers):
+        path, gpus = f"topology.servers[{number}]", facts.gpus[number]
+        known |= {
+            f"{path}.gpus": _gpus(gpus, cpu),
+            f"{path}.dtype": (facts.target_dtype, f"the device {device}"),
+            f"{path}.packed": (str(facts.packed_capture), f"the device {device}"),
+            f"{path}.batch_size": (str(facts.capture_documents), fill),
+        }
+        if isinstance(server, SGLang):
+            known |= {
+                f"{path}.tp": (str(len(gpus) or 1), "its GPUs"),
+                f"{path}.python": ("python", "the run's"),
+                f"{path}.url": ("started by the run", "no URL is given"),
+                f"{path}.mem_fraction": ("SGLang's default", "no share is given"),
+            }
+    return known
+
+
+def _gpus(gpus: tuple[int, ...], cpu: bool) -> tuple[str, str]:
+    return ("none", "the device cpu") if cpu else (str(list(gpus)), "the first that nobody names")

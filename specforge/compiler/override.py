@@ -26,7 +26,8 @@ def apply(recipe: Recipe, overrides: tuple[str, ...], collector: Collector) -> R
         path, equals, value = text.partition("=")
         path = path.strip()
         if not equals or not path:
-            report(Problem(0, "override-form", f"--set {text} has no value", "write --set train.learning_rate=3e-4"))
+            what = f"--set {text} {'names no field' if equals else 'has no value'}"
+            report(Problem(0, "override-form", what, "write --set train.learning_rate=3e-4"))
             continue
         found = _field(recipe, path)
         if found is None and _below_refused(recipe, path):
@@ -48,16 +49,15 @@ def apply(recipe: Recipe, overrides: tuple[str, ...], collector: Collector) -> R
 
 def named(problems: list[Problem], recipe: Recipe) -> list[Problem]:
     """The problems between nodes; one of an overridden field says which --set it came from."""
-    origins = {}
+    return [attrs.evolve(problem, what=_origin(problem, recipe) + problem.what) for problem in problems]
+
+
+def _origin(problem: Problem, recipe: Recipe) -> str:
+    name = problem.field
     for path, node in walk(recipe):
-        for name in written(node).overridden:
-            at = f"{path}.{name}" if path else name
-            origins[f"{type(node).__name__}.{name} "] = f"--set {at}={getattr(node, name)}: "
-    found = []
-    for problem in problems:
-        prefix = next((o for start, o in origins.items() if not problem.line and problem.what.startswith(start)), "")
-        found.append(attrs.evolve(problem, what=prefix + problem.what))
-    return found
+        if node is problem.node and name in written(node).overridden:
+            return f"--set {f'{path}.{name}' if path else name}={getattr(node, name)}: "
+    return ""
 
 
 def _paths(recipe: Recipe) -> list[str]:

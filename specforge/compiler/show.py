@@ -12,10 +12,18 @@ from specforge.settings import (
     EvaluateSettings,
     ExportSettings,
     SourceSettings,
+    StoreSettings,
     TrainSettings,
 )
 
 LATER = "known after preparation"
+# of a device's peak: what both sides are assumed to reach, for the comparison of one with the other
+ASSUMED_SHARE = 0.5
+KINDS = {
+    "controller": "keeps the ledger, hands out capture batches",
+    "capture_worker": "sends capture batches to its server",
+    "store": "keeps features",
+}
 WIDTH = 120
 
 
@@ -24,11 +32,14 @@ def text(plan: Plan) -> str:
     sections = (
         ("", _head(plan)),
         ("processes", _processes(plan)),
+        ("services", _services(plan)),
         ("operations, in order", _operations(plan)),
         ("batch", _batch(plan)),
         ("learning rate", _schedule(plan)),
         ("memory per rank", _memory(plan)),
         ("FLOPs per micro-step, all rows supervised", _flops(plan)),
+        ("between capture and training", _control(plan)),
+        ("supply and demand of an optimizer step of full documents", _flow(plan)),
         ("kernels", table((k.op, k.implementation, k.reason) for k in plan.kernels)),
         ("files", table((f.path, f.use, size(f.bytes), f"sha256 {f.sha256[:12]}") for f in plan.files)),
         ("export keys", _wrapped(plan.export_keys)),
@@ -89,14 +100,83 @@ def _train(plan: Plan) -> TrainSettings:
 def _processes(plan: Plan) -> list[str]:
     rows = []
     for process in plan.processes:
-        for name in process.roles:
-            role = plan.role(name)
-            ranks = f"{_counted(role.ranks, 'rank')} on {role.device}"
-            ranks += f", GPU{'s' * (len(role.gpus) > 1)} {', '.join(map(str, role.gpus))}" if role.gpus else ""
-            rows.append(
-                (process.name, ranks, f"target {role.target_dtype} in {role.engine}", f"draft {_train(plan).precision}")
-            )
+        does = [_role(plan, name) for name in process.roles]
+        where = f"GPU{'s' * (len(process.gpus) > 1)} {', '.join(map(str, process.gpus))}" if process.gpus else ""
+        rows.append((process.name, where, "; ".join(does) or KINDS[process.kind], " ".join(process.command)))
+        if process.url is not None:
+            rows[-1] = (*rows[-1][:3], f"runs already at {process.url}")
+    return [line.rstrip() for line in table(rows)]
+
+
+def _role(plan: Plan, name: str) -> str:
+    role = plan.role(name)
+    trains = any(op.kind == "train" for op in role.ops)
+    if not trains and not role.engine:
+        return "prepares documents, starts and watches the others"
+    where = f"{_counted(role.ranks, 'rank')} on {role.device}" if trains else f"on {role.device}"
+    target = f", target {role.target_dtype} in {role.engine}" if role.engine else ""
+    return f"{where}{target}{f', draft {_train(plan).precision}' if trains else ''}"
+
+
+def _services(plan: Plan) -> list[str]:
+    rows = []
+    for process in plan.processes:
+        for service in process.services:
+            port = "a free port" if service.port == 0 else f"port {service.port}"
+            where = process.url or f"127.0.0.1, {port}"
+            ready = f"ready when {service.readiness} answers, within {service.timeout_s:g} s"
+            rows.append((service.name, f"of {process.name}", service.protocol, where, ready))
     return table(rows)
+
+
+def _control(plan: Plan) -> list[str]:
+    found = [op.settings for op in plan.ops("put") if isinstance(op.settings, StoreSettings)]
+    if not found or plan.control is None or plan.flow is None:
+        return []
+    store, control, flow = found[0], plan.control, plan.flow
+    high, low = (LATER if n is None else f"{n} documents" for n in (store.high_documents, store.low_documents))
+    length = max(op.settings.max_length for op in plan.ops() if isinstance(op.settings, SourceSettings))
+    lines = [f"capture rests at {high} that are not trained yet, goes on at {low}"]
+    if store.high_documents is not None:
+        waiting = store.high_documents * length * flow.bytes_per_token
+        lines.append(f"full documents at the high watermark: {size(waiting)}")
+    lines.append(f"the store holds {LATER if store.pool_bytes is None else f'up to {size(store.pool_bytes)}'}")
+    kept = {"prompts": "go once they are trained, and are captured again after a crash"}
+    lines.append(f"features {kept.get(store.retain, 'stay until a checkpoint covers them')}")
+    lines.append(
+        f"a capture batch is leased for {control.lease_s:g} s and tried {control.attempts} times; the trainer waits at "
+        f"most {control.patience_s:g} s while nothing changes"
+    )
+    return lines
+
+
+def _flow(plan: Plan) -> list[str]:
+    """Both sides of an optimizer step of full documents, at half of the devices' peak."""
+    flow = plan.flow
+    if flow is None:
+        return []
+    wire = flow.bytes_per_token * flow.step_tokens
+    rows = [
+        ("capture", flops(flow.capture_flops), f"on {_counted(flow.capture_devices, 'device')}"),
+        ("training", flops(flow.train_flops), f"on {_counted(flow.train_devices, 'device')}"),
+    ]
+    travels = "through the store" if flow.wire else "in memory"
+    lines = [*table(rows), f"features {size(wire)} an optimizer step, {travels}"]
+    if not plan.device.tflops:
+        return [*lines, "how long either takes is not known: no speed is assumed for a CPU"]
+    rate = plan.device.tflops * 1e12 * ASSUMED_SHARE
+    capture = flow.capture_flops / flow.capture_devices / rate
+    training = flow.train_flops / flow.train_devices / rate
+    if not flow.wire:
+        share = capture / (capture + training)
+        return [*lines, f"at {ASSUMED_SHARE:.0%} of the peak: capture is {share:.0%} of a step's time"]
+    slower, seconds = ("capture", capture) if capture > training else ("training", training)
+    return [
+        *lines,
+        f"at {ASSUMED_SHARE:.0%} of the peak: capture {capture * 1e3:.3g} ms, training {training * 1e3:.3g} ms a step; "
+        f"{slower} is the bottleneck",
+        f"on the wire then: {wire / seconds / 1e9:.3g} GB/s",
+    ]
 
 
 def _operations(plan: Plan) -> list[str]:
@@ -115,11 +195,9 @@ def document_length(plan: Plan, op: Op) -> int:
     """Tokens of a full document that reaches an operation; 0 where no document does."""
     if isinstance(op.settings, SourceSettings):
         return op.settings.max_length
-    for port in op.inputs:
-        source = plan.op(port.source.partition(".")[0]).settings
-        if isinstance(source, SourceSettings):
-            return source.max_length
-    return 0
+    sources = [plan.op(port.source.partition(".")[0]) for port in op.inputs]
+    read = [s for s in sources if not isinstance(s.settings, TrainSettings)]
+    return max((document_length(plan, source) for source in read), default=0)
 
 
 def feature_text(feature: Feature, length: int) -> str:
@@ -138,7 +216,7 @@ def settings_text(op: Op) -> str:
     """What an operation does, in one line."""
     s = op.settings
     if isinstance(s, SourceSettings):
-        rows = "all rows" if s.max_rows is None else f"first {s.max_rows} rows"
+        rows = "all rows" if s.max_rows is None else f"first {_counted(s.max_rows, 'row')}"
         rows += " of rendered text" if s.preformatted else ""
         last = ", last turn only" if s.last_turn_only else ""
         return f"{s.path}, {rows}, cut at {s.max_length} tokens{last}{', strict' if s.strict else ''}"
@@ -146,6 +224,9 @@ def settings_text(op: Op) -> str:
         layers = ", ".join(map(str, s.layers))
         laid = f"{_counted(s.batch_documents, 'document')}, {'end to end' if s.packed else 'padded'}"
         return f"forward of {laid}, hooks on layers {layers} and the final norm"
+    if isinstance(s, StoreSettings):
+        place = s.path or "the run's folder" if s.kind == "shared_dir" else s.master or "the run's master"
+        return f"{'into' if op.kind == 'put' else 'from'} {s.kind} ({s.protocol}), {place}"
     if isinstance(s, TrainSettings):
         return f"{s.strategy}, AdamW, clip {s.max_grad_norm:g}, precision {s.precision}, float32 masters"
     if isinstance(s, EvaluateSettings):
@@ -188,14 +269,20 @@ def _schedule(plan: Plan) -> list[str]:
 
 
 def _memory(plan: Plan) -> list[str]:
-    rows = [(p.name, size(p.bytes), "exact" if p.exact else "at most", p.note) for p in plan.memory]
-    total = sum(p.bytes for p in plan.memory)
-    limit = plan.device.memory_bytes
-    verdict = "no limit is assumed for a CPU"
-    if limit:
-        share = f"{total / limit:.0%} of {plan.device.name}'s {size(limit)}"
-        verdict = f"fits: {share}" if total <= limit else f"DOES NOT FIT: {share}"
-    return [*table(rows), f"total {size(total)}; {verdict}"]
+    lines = []
+    roles = tuple(dict.fromkeys(p.role for p in plan.memory))
+    for role in roles:
+        parts = [p for p in plan.memory if p.role == role]
+        rows = [(p.name, size(p.bytes), "exact" if p.exact else "at most", p.note) for p in parts]
+        total = sum(p.bytes for p in parts)
+        limit = plan.device.memory_bytes
+        verdict = "no limit is assumed for a CPU"
+        if limit:
+            share = f"{total / limit:.0%} of {plan.device.name}'s {size(limit)}"
+            verdict = f"fits: {share}" if total <= limit else f"DOES NOT FIT: {share}"
+        lines += [f"role {role}"] if len(roles) > 1 else []
+        lines += [*table(rows), f"total {size(total)}; {verdict}"]
+    return lines
 
 
 def _flops(plan: Plan) -> list[str]:

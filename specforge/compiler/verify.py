@@ -6,11 +6,13 @@ import networkx
 
 from specforge.compiler.graph import Graph
 
-STAGES = ("build", "infer_features", "place", "select_kernels")
+STAGES = ("build", "infer_features", "place", "insert_transfers", "size_buffers", "select_kernels")
 _TAKES = {
     "conversations": set(),
     "prompts": set(),
     "capture": {"tokens"},
+    "put": {"aux", "last_hidden"},
+    "get": {"aux", "last_hidden"},
     "train": {"tokens", "loss_mask", "aux", "last_hidden"},
     "evaluate": {"tokens", "loss_mask", "aux", "last_hidden", "draft"},
     "checkpoint": {"draft"},
@@ -35,5 +37,10 @@ def verify(graph: Graph, stage: str) -> None:
             assert set(taken) == _TAKES[node.kind], f"{node.name} takes {taken}, it needs {_TAKES[node.kind]}"
         if reached >= STAGES.index("place"):
             assert node.role, f"{node.name} has no role"
+        if reached >= STAGES.index("insert_transfers") and node.kind == "capture":
+            readers = {graph.node(e.target).role for e in graph.outputs(node.name)}
+            assert readers <= {node.role}, f"what {node.name} captures leaves its role without a store: {readers}"
+        if reached >= STAGES.index("size_buffers"):
+            assert (node.kind in ("put", "get")) == (node.store is not None), f"{node.name} has store {node.store}"
         if reached >= STAGES.index("select_kernels"):
             assert (node.kind in ("train", "evaluate")) == bool(node.kernels), f"{node.name} has kernels {node.kernels}"

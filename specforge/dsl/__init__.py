@@ -2,14 +2,15 @@
 
 from specforge.dsl.capture import Capture, Policy
 from specforge.dsl.draft import Draft
-from specforge.dsl.engine import Transformers
+from specforge.dsl.engine import SGLang, Transformers
 from specforge.dsl.output import Checkpoint, Evaluate, Export
 from specforge.dsl.problem import RecipeError
 from specforge.dsl.recipe import Recipe
 from specforge.dsl.source import Conversations, Prompts
+from specforge.dsl.store import Mooncake, SharedDir
 from specforge.dsl.strategy import Eagle3
 from specforge.dsl.target import Target
-from specforge.dsl.topology import Colocated
+from specforge.dsl.topology import Colocated, Disaggregated, Trainers
 from specforge.dsl.train import Train
 
 __all__ = [
@@ -17,15 +18,20 @@ __all__ = [
     "Checkpoint",
     "Colocated",
     "Conversations",
+    "Disaggregated",
     "Draft",
     "Eagle3",
     "Evaluate",
     "Export",
+    "Mooncake",
     "Policy",
     "Prompts",
     "Recipe",
     "RecipeError",
+    "SGLang",
+    "SharedDir",
     "Target",
     "Train",
+    "Trainers",
     "Transformers",
 ]

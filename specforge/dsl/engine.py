@@ -1,9 +1,30 @@
-"""In: how the target is run. Out: `Transformers`, the engine inside the trainer's process."""
+"""In: how the target is run. Out: `Transformers`, beside the trainer or as a capture server; `SGLang`, a server."""
 
 from __future__ import annotations
 
-from specforge.dsl.node import field, node
-from specforge.dsl.rule import choice, flag, whole
+from typing import Any, ClassVar
+
+from specforge.dsl.node import NodeRule, field, node
+from specforge.dsl.rule import Fault, choice, flag, flags, gpu_ids, number, text, whole
+
+# What SGLang must not be told: flag -> the values under which capture is whole, and why.
+CAPTURE_FLAGS = {
+    "disable-radix-cache": ((True,), "rows of cached prompt tokens would be missing"),
+    "chunked-prefill-size": ((-1,), "a prompt would be captured in parts"),
+    "pp-size": ((1,), "the layers would lie in several processes"),
+    "pipeline-parallel-size": ((1,), "the layers would lie in several processes"),
+    "skip-tokenizer-init": ((True,), "the run sends token ids"),
+    "speculative-algorithm": ((), "capture needs the target's own forward"),
+    "enable-lora": ((), "the draft would learn another model than its target"),
+    "host": ((), "the run binds it"),
+    "port": ((), "the run takes a free one"),
+    "model-path": ((), "it is the recipe's Target"),
+    "model": ((), "it is the recipe's Target"),
+    "tp-size": ((), "it is SGLang(tp=...)"),
+    "tp": ((), "it is SGLang(tp=...)"),
+    "mem-fraction-static": ((), "it is SGLang(mem_fraction=...)"),
+    "dtype": ((), "it is SGLang(dtype=...)"),
+}
 
 
 @node
@@ -14,8 +35,69 @@ class Transformers:
     holds several optimizer steps, their documents are captured together. `packed`: documents lie end to end in a
     forward, where the target's attention keeps them apart (the run tries that), else they are padded, those of similar
     length together. None: packed on a CPU, where padding costs most.
+    `gpus`: of a capture server, the GPU it runs on; None: the next that no other server names. A Colocated engine runs
+    on its trainer's.
     """
 
     dtype: str | None = field(choice("float32", "bfloat16", "float16"), default=None, optional=True)
     batch_size: int | None = field(whole(), default=None, optional=True)
     packed: bool | None = field(flag(), default=None, optional=True)
+    gpus: tuple[int, ...] | None = field(gpu_ids(), default=None, optional=True)
+
+
+def _managed_or_external(server: Any) -> tuple[str, Fault] | None:
+    if server.url is None:
+        return None
+    for name in ("gpus", "tp", "python", "args", "mem_fraction"):
+        if getattr(server, name) not in (None, ()):
+            what = f"is {server.url!r}, and {name} is of a server that the run starts itself"
+            return "url", Fault(what, f"leave {name} out, or leave url out")
+    return None
+
+
+def _tp_is_gpus(server: Any) -> tuple[str, Fault] | None:
+    if server.tp is not None and server.gpus is not None and server.tp != len(server.gpus):
+        what = f"is {server.tp}, and gpus={list(server.gpus)} has {len(server.gpus)}"
+        return "tp", Fault(what, "leave tp out: every GPU holds a part of the target")
+    return None
+
+
+def _keeps_capture(server: Any) -> tuple[str, Fault] | None:
+    for name, value in server.args:
+        flag_name = name.lstrip("-").replace("_", "-")
+        if flag_name in CAPTURE_FLAGS:
+            allowed, why = CAPTURE_FLAGS[flag_name]
+            if value not in allowed:
+                what = f"holds {name}={value!r}, which breaks the capture: {why}"
+                return "args", Fault(what, f"leave {name} out")
+    return None
+
+
+@node
+class SGLang:
+    """A capture server of SGLang: started by the run, or there already at `url`.
+
+    `gpus`: those it takes (None: the next that no other server names), the target split over them. `tp`: over how many
+    (None: all of `gpus`). `dtype` of the target's compute, None: that of the device. `python`: the interpreter it runs
+    with, None: the run's. `mem_fraction` of the GPU's memory for weights and cache. `args`: other flags of its command
+    line, as {"attention-backend": "fa3"}. `startup_timeout_s`: how long it may take to answer.
+    """
+
+    RULES: ClassVar[tuple[NodeRule, ...]] = (
+        NodeRule("server-external", "a server that runs already is not started with options", _managed_or_external),
+        NodeRule("server-tp", "a server is split over all of its GPUs", _tp_is_gpus),
+        NodeRule("server-flags", "flags of a capture server leave the capture whole", _keeps_capture),
+    )
+
+    gpus: tuple[int, ...] | None = field(gpu_ids(), default=None, optional=True)
+    tp: int | None = field(whole(), default=None, optional=True)
+    dtype: str | None = field(choice("bfloat16", "float16", "float32"), default=None, optional=True)
+    python: str | None = field(text("the path of a Python interpreter"), default=None, optional=True)
+    url: str | None = field(text("a URL like http://127.0.0.1:30000"), default=None, optional=True)
+    mem_fraction: float | None = field(number(0.0, 1.0, above=True), default=None, optional=True)
+    args: tuple[tuple[str, Any], ...] = field(flags(), default=())
+    startup_timeout_s: float = field(number(0.0, above=True), default=1800.0)
+
+
+Engine = Transformers | SGLang
+ENGINES = (Transformers, SGLang)

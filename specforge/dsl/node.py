@@ -115,6 +115,8 @@ def field(*rules: Rule, default: Any = attrs.NOTHING, optional: bool = False) ->
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(sorted(((k, _tuples(v)) for k, v in value.items()), key=str))
     return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
 
 
@@ -170,6 +172,11 @@ def written(value: Any) -> Written:
     """Where this node was written."""
     found: Written = value._written
     return found
+
+
+def problem_of(value: Any, name: str, code: str, what: str, fix: str) -> Problem:
+    """A problem of one field of a node, at the line that wrote it."""
+    return Problem(written(value).line_of(name), code, what, fix, node=value, field=name)
 
 
 def evolve(value: Any, change: dict[str, Any], *, overridden: tuple[str, ...] = ()) -> Any:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 
 @attrs.frozen(order=True)
 class Problem:
-    """One mistake. `line` is the line of the recipe (0: none); `code` names the rule, listed in docs/errors.md."""
+    """One mistake. `line` is the line of the recipe (0: none); `code` names the rule, listed in docs/errors.md.
+
+    `node` and `field`: what it is about, where that is one field of a node; equal texts are one problem all the same.
+    """
 
     line: int
     code: str
     what: str
     fix: str
     shown: str = ""
+    node: Any = attrs.field(default=None, eq=False, order=False, repr=False)
+    field: str = attrs.field(default="", eq=False, order=False, repr=False)
 
     def text(self, file: str) -> str:
         """The message for a terminal, with the recipe's name in front."""

@@ -11,7 +11,7 @@ from specforge.dsl.node import field, is_node, node
 from specforge.dsl.output import Checkpoint, Evaluate, Export, Output
 from specforge.dsl.rule import file_name, nodes, text, whole
 from specforge.dsl.rule import node as a_node
-from specforge.dsl.topology import Colocated
+from specforge.dsl.topology import TOPOLOGIES, Colocated, Topology
 from specforge.dsl.train import Train
 
 
@@ -24,7 +24,7 @@ class Recipe:
 
     name: str = field(file_name())
     train: Train = field(a_node(Train, why="what to train: Train(features, Eagle3())"))
-    topology: Colocated = field(a_node(Colocated), default=Colocated())
+    topology: Topology = field(a_node(*TOPOLOGIES), default=Colocated())
     evaluate: tuple[Evaluate, ...] = field(nodes(Evaluate), default=())
     outputs: tuple[Output, ...] = field(nodes(Checkpoint, Export), default=())
     seed: int = field(whole(0, 2**31 - 1), default=42)

@@ -9,6 +9,8 @@ from typing import Any
 
 import attrs
 
+MOST_LONGER = 3
+
 
 @attrs.frozen
 class Fault:
@@ -28,10 +30,18 @@ class Rule:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """'did you mean X?' for a misspelt word, or what exists."""
+    """'did you mean X?' for a misspelt word or a part of a name ("steps" of max_steps), or what exists."""
     names = sorted(known)
+    parts = _parts(word)
+    longer = [name for name in names if parts and parts <= _parts(name)]
+    if 1 <= len(longer) <= MOST_LONGER:
+        return f"did you mean {' or '.join(longer)}?"
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
+
+
+def _parts(word: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z0-9]+", word))
 
 
 def shown(value: Any) -> str:
@@ -200,3 +210,28 @@ def pair_of_betas() -> Rule:
         return Fault(f"is {shown(value)}, and it takes two numbers from 0 to below 1", f"write {name}=(0.9, 0.999)")
 
     return Rule("betas", "AdamW's betas are two numbers from 0 to below 1", check)
+
+
+def flags() -> Rule:
+    """Command-line flags by name, written as a dictionary."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        pairs = isinstance(value, tuple) and all(isinstance(p, tuple) and len(p) == 2 for p in value)
+        if pairs and all(isinstance(k, str) and k and isinstance(v, str | int | float | bool) for k, v in value):
+            return None
+        what = f"is {shown(value)}, and it takes a dictionary of flags with texts, numbers, True or False"
+        return Fault(what, f'write {name} like {{"attention-backend": "fa3"}}')
+
+    return Rule("flags", "flags are a dictionary of names with plain values", check)
+
+
+def some_nodes(*kinds: type) -> Rule:
+    """A sequence of at least one node of the given classes."""
+    any_number = nodes(*kinds)
+
+    def check(name: str, value: Any) -> Fault | None:
+        if value == ():
+            return Fault("is empty, and it takes at least one", f"write {name}=[{kinds[0].__name__}()]")
+        return any_number.check(name, value)
+
+    return Rule("node-list", any_number.meaning, check)

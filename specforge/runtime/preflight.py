@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 from specforge.plan import DataFile, Plan, Role
+from specforge.runtime.env import hugging_face_cache
 from specforge.runtime.executor.work import capture_role, train_role
 from specforge.runtime.target import find_folder
 from specforge.settings import CheckpointSettings, TrainSettings
-from specforge.shipped import locate
+from specforge.shipped import HUB, locate
 
 # what a device reports is a little below its name: an 80 GB H100 shows 79.2 GiB
 MEMORY_SHARE = 0.95
@@ -51,7 +52,13 @@ def _packages(plan: Plan) -> Iterator[str]:
 
 def _files(plan: Plan) -> Iterator[str]:
     for file in plan.files:
-        path = locate(file.path, Path(plan.base))
+        path = locate(file.path, Path(plan.base), (hugging_face_cache(),))
+        if file.path.startswith(HUB) and not path.is_file():
+            yield (
+                f"the target's config.json is not in {hugging_face_cache()}, where the plan was compiled with it; run: "
+                f"hf download {plan.target.name} config.json"
+            )
+            continue
         if not path.is_file():
             yield f"{path} ({file.use}) is not there; restore it, or correct its path and compile the recipe again"
             continue

@@ -7,22 +7,23 @@ executor of the plan's topology. Starting again is resuming: progress is what th
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import attrs
+import cattrs
 from rich.console import Console
 
 from specforge import plan as plans
 from specforge.plan import Plan
 from specforge.runtime.checkpoint.differences import refuse_changes
-from specforge.runtime.checkpoint.load import find_latest
+from specforge.runtime.checkpoint.load import find_latest, read_plan, read_progress
 from specforge.runtime.checkpoint.save import write_text
-from specforge.runtime.checkpoint.state import PLAN_FILE
 from specforge.runtime.executor.colocated import execute as colocated
 from specforge.runtime.executor.disaggregated import execute as disaggregated
 from specforge.runtime.executor.executed import Executed, Executor
 from specforge.runtime.executor.work import capture_role, train_role
+from specforge.runtime.memory import memory
 from specforge.runtime.preflight import preflight
 from specforge.runtime.run_folder import RunFolder
 
@@ -47,6 +48,18 @@ class Result:
     already_finished: bool
 
 
+@attrs.frozen
+class _Record:
+    """What result.json holds of a `Result`, and the digest of the plan. Paths are relative to the run's folder."""
+
+    digest: str
+    step: int
+    checkpoint: str
+    exports: tuple[str, ...]
+    metrics: dict[str, float | None]
+    best_score: float | None
+
+
 def run(plan: Plan, console: Console | None = None) -> Result:
     """Run `plan` in its output_dir (relative to the current folder), from the start or from its latest checkpoint.
 
@@ -61,12 +74,12 @@ def run(plan: Plan, console: Console | None = None) -> Result:
             console.print(f"{folder.path}: this run is finished ({before.step} steps)", markup=False, highlight=False)
             return before
         if (latest := find_latest(folder.checkpoints)) is not None:
-            old = plans.load((latest / PLAN_FILE).read_text(encoding="utf-8"))
-            refuse_changes(old, plan, str(folder.path))
+            refuse_changes(read_plan(latest), plan, str(folder.path), read_progress(latest).schedule_steps)
         preflight(plan, folder.path)
         folder.result.unlink(missing_ok=True)
         write_text(folder.plan, plans.dump(plan))
-        executed = EXECUTORS[topology(plan)](plan, folder, console)
+        with _memory(plan, folder):
+            executed = EXECUTORS[topology(plan)](plan, folder, console)
         if not executed.interrupted:
             write_text(folder.result, _result_text(executed, plan, folder))
     return Result(
@@ -81,6 +94,16 @@ def run(plan: Plan, console: Console | None = None) -> Result:
     )
 
 
+def _memory(plan: Plan, folder: RunFolder) -> AbstractContextManager[None]:
+    estimate = sum(part.bytes for part in plan.memory) / 2**30
+    return memory(
+        f"{plan.name} was trained (the plan estimates {estimate:.1f} GiB on {plan.device.name})",
+        "Lower train.batch_size (train.accumulation makes up for it), train.features.source.max_length or "
+        "topology.engine.batch_size, and give the changed recipe another output_dir. If another program holds the "
+        f"memory, end it and run this again: it goes on from the last checkpoint in {folder.path}",
+    )
+
+
 def topology(plan: Plan) -> str:
     """What picks the executor: whether the target runs where the draft is trained."""
     return "colocated" if capture_role(plan) is train_role(plan) else "disaggregated"
@@ -88,27 +111,34 @@ def topology(plan: Plan) -> str:
 
 def _result_text(executed: Executed, plan: Plan, folder: RunFolder) -> str:
     state = executed.state
-    body = {
-        "digest": plan.digest,
-        "step": state.step,
-        "checkpoint": str(executed.checkpoint.relative_to(folder.path)),
-        "exports": [str(path.relative_to(folder.path)) for path in executed.exports],
-        "metrics": state.metrics,
-        "best_score": state.best_score,
-    }
-    return json.dumps(body, indent=1) + "\n"
+    record = _Record(
+        digest=plan.digest,
+        step=state.step,
+        checkpoint=str(executed.checkpoint.relative_to(folder.path)),
+        exports=tuple(str(path.relative_to(folder.path)) for path in executed.exports),
+        metrics=state.metrics,
+        best_score=state.best_score,
+    )
+    return json.dumps(cattrs.unstructure(record), indent=1) + "\n"
 
 
 def _finished(folder: RunFolder, plan: Plan) -> Result | None:
-    """The result of this very plan, where the folder holds it."""
+    """The result of this very plan, where the folder holds it. A damaged file tells of no finished run."""
     try:
-        body: dict[str, Any] = json.loads(folder.result.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        record = cattrs.structure(json.loads(folder.result.read_text(encoding="utf-8")), _Record)
+    except (FileNotFoundError, ValueError, cattrs.BaseValidationError):
         return None
-    checkpoint = folder.path / body["checkpoint"]
-    exports = tuple(folder.path / path for path in body["exports"])
-    if body["digest"] != plan.digest or not all(path.is_dir() for path in (checkpoint, *exports)):
+    checkpoint = folder.path / record.checkpoint
+    exports = tuple(folder.path / path for path in record.exports)
+    if record.digest != plan.digest or not all(path.is_dir() for path in (checkpoint, *exports)):
         return None
     return Result(
-        0, folder.path, body["step"], checkpoint, exports, body["metrics"], body["best_score"], already_finished=True
+        exit_code=0,
+        folder=folder.path,
+        step=record.step,
+        checkpoint=checkpoint,
+        exports=exports,
+        metrics=record.metrics,
+        best_score=record.best_score,
+        already_finished=True,
     )

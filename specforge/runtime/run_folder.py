@@ -10,6 +10,8 @@ from pathlib import Path
 
 import attrs
 
+from specforge.runtime.writing import writing
+
 
 class RunFolderError(ValueError):
     """The run directory cannot be used: another run holds it."""
@@ -67,7 +69,7 @@ class RunFolder:
                     f"{self.path} is in use by another run ({file.read().strip() or 'starting'}); wait for it or stop "
                     "it, or give this run another output_dir"
                 ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-            file.flush()
+            with writing("the lock of this run", self.path):
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), f"process {os.getpid()} on {os.uname().nodename}\n".encode())
             yield

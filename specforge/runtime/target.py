@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import torch
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -98,7 +99,7 @@ def load_target(settings: TargetSettings, base: Path, placement: Placement) -> T
             folder, model = None, _random(settings, base, placement.torch_dtype)
         else:
             folder = find_folder(settings, base)
-            model = _load(folder, settings.name, placement.torch_dtype)
+            model = _load(settings, base, folder, placement.torch_dtype)
     target = TargetModel(model.to(placement.device).eval().requires_grad_(False), settings, folder)
     _check_geometry(target)
     _check_head(target)
@@ -127,7 +128,7 @@ def find_folder(settings: TargetSettings, base: Path) -> Path:
     """
     if settings.folder is not None:
         folder = base / settings.folder
-        if not (folder / "config.json").is_file():
+        if not (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
             raise ValueError(f"target {settings.name}: {folder} has no config.json. Give the folder with the weights.")
         return folder
     cache = env.cache_folder()
@@ -155,8 +156,8 @@ def _model_class(config: PretrainedConfig) -> type:
     return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
-def _load(folder: Path, name: str, dtype: torch.dtype) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+def _load(settings: TargetSettings, base: Path, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    name, config = settings.name, _config(settings, base, folder)
     try:
         model, info = _model_class(config).from_pretrained(
             folder,
@@ -183,8 +184,28 @@ def _load(folder: Path, name: str, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
+def _config(settings: TargetSettings, base: Path, folder: Path | None) -> PretrainedConfig:
+    """The plan's config; of a target that was found by its name, the one beside its weights in `folder`."""
+    name = settings.name
+    found_by_name = folder is not None and settings.folder is None
+    path = folder / "config.json" if found_by_name else locate(settings.config, base)
+    if not path.is_file():
+        raise ValueError(
+            f"target {name}: {path} is not there, and it gives the shape of the weights. The plan reads "
+            f"{settings.config!r} from the recipe's folder, {base}: put the file back there."
+        )
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, StrictDataclassError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(
+            f"target {name}: {path} cannot be read as a transformers config: {said[:300]} Restore the config.json "
+            "that the recipe was compiled with."
+        ) from None
+
+
 def _random(settings: TargetSettings, base: Path, dtype: torch.dtype) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(locate(settings.config, base), local_files_only=True)
+    config = _config(settings, base, None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.random_seed)
         model = _model_class(config).from_config(config, dtype=torch.float32, attn_implementation="sdpa")

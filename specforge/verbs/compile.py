@@ -9,24 +9,30 @@ from types import ModuleType
 
 from specforge.compiler import compile, load
 from specforge.compiler.show import text
-from specforge.plan import Plan, dump
+from specforge.plan import Plan, PlanError, dump
 from specforge.runtime.env import hugging_face_cache
+from specforge.verbs.saved_plan import is_saved_plan, read_text
 
 DIFFERS = 3
 
 
 def compiled(recipe: str, overrides: list[str]) -> Plan:
-    """The plan of a recipe file; raises CompileError with every problem."""
+    """The plan of a recipe file; raises CompileError with every problem, ValueError for a saved plan."""
+    if is_saved_plan(recipe):
+        raise ValueError(
+            f"{recipe} is a saved plan, and this takes the recipe that it was compiled from; run the plan with: "
+            f"specforge run {recipe}"
+        )
     return compile(load(Path(recipe), tuple(overrides)), (hugging_face_cache(),))
 
 
 def main(args: argparse.Namespace) -> int:
     plan = compiled(args.recipe, args.overrides)
-    saved = _read(args.diff) if args.diff else ""
+    saved = _saved(args.diff) if args.diff else ""
     if args.out:
-        Path(args.out).write_text(dump(plan), encoding="utf-8")
+        _write(args.out, dump(plan))
     if args.graph:
-        Path(args.graph).write_text(_view("draw").drawn(plan, args.graph), encoding="utf-8")
+        _write(args.graph, _view("draw").drawn(plan, args.graph))
     if args.json:
         print(dump(plan), end="")
     elif args.plan:
@@ -39,7 +45,10 @@ def main(args: argparse.Namespace) -> int:
     if args.explain:
         print(_view("explain").text(plan, args.explain), end="")
     if args.diff:
-        found = _view("diff").compare(saved, plan)
+        try:
+            found = _view("diff").compare(saved, plan)
+        except PlanError as error:
+            raise ValueError(f"--diff {args.diff}: {error}") from None
         print(_view("diff").text(found, args.diff), end="")
         return DIFFERS if found else 0
     return 0
@@ -50,9 +59,16 @@ def _view(name: str) -> ModuleType:
     return importlib.import_module(f"specforge.compiler.{name}")
 
 
-def _read(file: str) -> str:
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}; name another path, or free space there") from None
+
+
+def _saved(file: str) -> str:
     """A saved plan's text, read before --out may write the same file."""
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"--diff {file}: {error.strerror}; write a plan with: compile RECIPE --out {file}") from None
+        return read_text(file)
+    except ValueError as error:
+        raise ValueError(f"--diff {error}") from None

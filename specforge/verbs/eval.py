@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from specforge.runtime.decode.choice import Sampling
 from specforge.runtime.decode.evaluate import EvalRequest, evaluate
 
 
@@ -22,6 +23,7 @@ def main(args: argparse.Namespace) -> int:
             untrained=args.untrained,
             device=args.device,
             dtype=args.dtype,
+            sampling=_sampling(args),
         )
     )
     print(json.dumps(report.json(), indent=1) if args.json else report.text())
@@ -35,3 +37,11 @@ def main(args: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 0
+
+
+def _sampling(args: argparse.Namespace) -> Sampling | None:
+    if args.temperature == 0.0:
+        if args.top_p != 1.0 or args.seed != 0:
+            raise ValueError("--top-p and --seed are for sampled output; give a --temperature above 0 with them")
+        return None
+    return Sampling(args.temperature, args.top_p, args.seed)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from specforge.plan import Plan, PlanError, load
+from specforge.plan import Plan
 from specforge.runtime.run import Result, run
 from specforge.verbs.compile import compiled
+from specforge.verbs.saved_plan import is_saved_plan, read_plan
 
 
 def main(args: argparse.Namespace) -> int:
@@ -17,18 +17,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    if not args.recipe.endswith(".json"):
+    if not (args.recipe.endswith(".json") or is_saved_plan(args.recipe)):
         return compiled(args.recipe, args.overrides)
     if args.overrides:
         raise ValueError(f"{args.recipe} is a plan and runs as it is; use --set with its recipe")
-    try:
-        text = Path(args.recipe).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{args.recipe} cannot be read: {error.strerror}") from None
-    try:
-        return load(text)
-    except PlanError as error:
-        raise ValueError(f"{args.recipe} is not a plan that runs: {error}") from None
+    return read_plan(args.recipe)
 
 
 def _summary(result: Result) -> str:

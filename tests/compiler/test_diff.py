@@ -7,7 +7,7 @@ import pytest
 from specforge.cli import main
 from specforge.compiler import compile, load
 from specforge.compiler.diff import compare, text
-from specforge.plan import PlanError, dump
+from specforge.plan import SCHEMA, PlanError, dump
 
 pytestmark = pytest.mark.null
 
@@ -50,7 +50,7 @@ def test_a_plan_of_an_older_form_is_compared_field_by_field(plan):
     old = json.loads(dump(plan)) | {"digest": "of another day", "schema": 0, "colour": "blue"}
     old["target"]["geometry"].pop("head_dim")
     found = {d.path: (d.old, d.new) for d in compare(json.dumps(old), plan)}
-    assert found == {"schema": (0, 1), "colour": ("blue", "absent"), "target.geometry.head_dim": ("absent", 16)}
+    assert found == {"schema": (0, SCHEMA), "colour": ("blue", "absent"), "target.geometry.head_dim": ("absent", 16)}
 
 
 def test_where_a_value_came_from_is_no_difference(plan):
@@ -77,6 +77,16 @@ def test_an_operation_more_is_named(write):
 def test_a_file_that_is_no_plan_is_refused(plan, content):
     with pytest.raises(PlanError, match="not a plan"):
         compare(content, plan)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"not json", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_plan_is_named(write, tmp_path, capsys, content):
+    (tmp_path / "other.json").write_bytes(content)
+    assert main(["compile", str(write()), "--diff", str(tmp_path / "other.json")]) == 1
+    error = capsys.readouterr().err
+    assert f"--diff {tmp_path / 'other.json'}" in error
+    assert "write" in error
+    assert "compile RECIPE --out" in error
 
 
 def test_a_file_that_is_not_there_is_an_error(write, tmp_path, capsys):

@@ -8,6 +8,7 @@ import pytest
 from specforge.compiler import CompileError, compile, load
 from specforge.compiler.geometry import geometry_of
 from specforge.compiler.parameter_count import parameter_count
+from specforge.plan import dump
 from specforge.shipped import locate, recipes_folder
 
 pytestmark = pytest.mark.null
@@ -111,13 +112,30 @@ def test_a_shipped_config_is_found_by_name(recipe):
     assert target.parameter_count == 134_515_008
 
 
+def test_a_local_folder_keeps_its_weights_with_a_config_of_its_own(recipe, tmp_path):
+    put(tmp_path / "model" / "config.json", SIZES)
+    put(tmp_path / "other.json", SIZES | {"num_hidden_layers": 9})
+    path = recipe("model")
+    target = compile(load(path, ('train.features.target.config="other.json"',))).target
+    assert (target.folder, target.config, target.geometry.num_layers) == ("model", "other.json", 9)
+    random = ('train.features.target.config="other.json"', "train.features.target.random_weights=True")
+    assert compile(load(path, random)).target.folder is None
+
+
 def test_a_config_in_the_hub_cache_is_found_by_name(recipe, tmp_path):
-    cache = tmp_path / "hub"
-    put(cache / "models--lab--Model-1B" / "snapshots" / "abc" / "config.json", SIZES)
-    path = recipe("lab/Model-1B")
-    plan = compile(load(path), (tmp_path / "empty", cache))
+    """Its plan is the same wherever the cache lies."""
+    path, plans = recipe("lab/Model-1B"), []
+    for home in ("one", "two"):
+        cache = tmp_path / home / "hub"
+        put(cache / "models--lab--Model-1B" / "snapshots" / f"{home}abc" / "config.json", SIZES)
+        plans.append(compile(load(path), (tmp_path / "empty", cache)))
+    plan = plans[0]
     assert plan.target.geometry.hidden_size == 64
-    assert [f for f in plan.files if f.use == "target config"]
+    assert plan.target.config == "hub:lab/Model-1B/config.json"
+    assert [f.path for f in plan.files if f.use == "target config"] == ["hub:lab/Model-1B/config.json"]
+    assert dump(plans[1]) == dump(plan)
+    assert locate(plan.target.config, Path("/nowhere"), (tmp_path / "empty", cache)).parent.name == "twoabc"
+    assert not locate(plan.target.config, tmp_path).exists()
     with pytest.raises(CompileError, match=r"hf download lab/Model-1B config\.json"):
         compile(load(path))
 

@@ -92,7 +92,9 @@ def test_a_node_used_in_two_places_changes_in_both_and_an_equal_one_does_not(wri
         ("train.learningrate=1", "did you mean train.learning_rate?"),
         ("tran.epochs=1", "did you mean train.epochs?"),
         ("learning_rate=1", "did you mean train.learning_rate?"),
-        ("format=hf", "the nearest are outputs[0].format"),
+        ("format=hf", "did you mean outputs[0].format?"),
+        ("train.steps=1", "did you mean train.max_steps or train.schedule_steps?"),
+        ("train.draft.heads=1", "did you mean train.draft.num_heads or train.draft.num_kv_heads?"),
         ("zzzzz=1", "the nearest are "),
         ("outputs[4].keep=1", "did you mean outputs[0].keep?"),
     ],
@@ -119,6 +121,25 @@ def test_an_override_is_checked_like_the_recipe(write):
     assert [p[0] for p in problems(path, "train.draft=5")] == ["node-kind"]
 
 
+def test_a_problem_between_nodes_names_the_override_of_its_own_node_alone(write):
+    """Three sources, two of them overridden: each problem has its own --set, and the third its line and none."""
+    path = write(rest='evaluate=[Evaluate(Prompts("heldout.jsonl")), Evaluate(Prompts("gone.jsonl", max_length=8))]')
+    with pytest.raises(CompileError) as caught:
+        compile(load(path, ("train.features.source.path=absent.jsonl", "evaluate[0].source.path=other.jsonl")))
+    found = [(p.line, p.what.partition(": ")[0]) for p in caught.value.problems if p.code == "file-not-found"]
+    assert found == [
+        (0, "--set evaluate[0].source.path=other.jsonl"),
+        (0, "--set train.features.source.path=absent.jsonl"),
+        (5, f"Prompts.path is 'gone.jsonl', and there is no file {path.parent}/gone.jsonl"),
+    ]
+
+
+def test_a_config_that_is_refused_names_its_override(write, tmp_path):
+    (tmp_path / "other.json").write_text("[]")
+    (found,) = problems(write(), "train.features.target.config=other.json")
+    assert found[1].startswith("--set train.features.target.config=other.json: Target 'tiny': ")
+
+
 def test_all_mistakes_of_recipe_and_overrides_are_told_at_once(write):
     path = write("Capture(rows, target), Eagle3(ttt_length=0)")
     found = problems(path, "train.batch_size=0", "nothing=1", "train.epochs")
@@ -133,6 +154,11 @@ def test_an_override_below_a_refused_value_says_nothing_more(write):
 def test_an_override_does_not_repeat_a_problem_of_the_node_it_changes(write):
     path = write("Capture(rows, target), Eagle3(), max_steps=9, schedule_steps=5")
     assert [p[0] for p in problems(path, "train.epochs=2", "train.strategy.fc_norm=True")] == ["horizon-too-short"]
+
+
+def test_an_override_without_a_field_or_a_value_says_which(write):
+    assert [what for _, what, _ in problems(write(), "=3")] == ["--set =3 names no field"]
+    assert [what for _, what, _ in problems(write(), "train.epochs")] == ["--set train.epochs has no value"]
 
 
 @given(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False)))

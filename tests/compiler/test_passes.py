@@ -1,26 +1,45 @@
 """In: graphs before each pass. Out: a pass leaves its input alone, may run twice, and what it gives is legal."""
 
+from pathlib import Path
+
 import attrs
 import pytest
 
 from specforge.compiler import Edge, Graph, Node, compile_graph, load, verify
 from specforge.compiler.build import build
+from specforge.compiler.facts import Facts
 from specforge.compiler.passes import PIPELINE
 from specforge.compiler.passes.infer_features import infer_features
+from specforge.compiler.passes.insert_transfers import insert_transfers
 from specforge.compiler.passes.place import place
 from specforge.compiler.passes.select_kernels import HOT, select_kernels
+from specforge.compiler.passes.size_buffers import size_buffers
 from specforge.compiler.verify import STAGES
 from specforge.dsl.feature import Feature
+from specforge.settings import StoreSettings
 
 pytestmark = pytest.mark.null
+APART = Path(__file__).parents[2] / "recipes" / "tiny_eagle3_disaggregated.py"
 
 
 @pytest.fixture(scope="module")
 def stages(tiny, graph_and_facts) -> dict[str, Graph]:
     """The tiny recipe's graph after each stage."""
-    found = {"build": build(tiny.recipe)}
+    return _stages(tiny.recipe, graph_and_facts[1])
+
+
+@pytest.fixture(scope="module")
+def apart() -> tuple[dict[str, Graph], Facts]:
+    """The same of the recipe whose target has a process of its own, and its facts."""
+    loaded = load(APART)
+    facts = compile_graph(loaded)[1]
+    return _stages(loaded.recipe, facts), facts
+
+
+def _stages(recipe, facts) -> dict[str, Graph]:
+    found = {"build": build(recipe)}
     for step in PIPELINE:
-        found[step.__name__] = step(list(found.values())[-1], graph_and_facts[1])
+        found[step.__name__] = step(list(found.values())[-1], facts)
     return found
 
 
@@ -30,13 +49,15 @@ def test_every_pass_has_its_stage_and_its_file():
 
 
 @pytest.mark.parametrize("step", PIPELINE)
-def test_a_pass_leaves_its_input_alone_and_may_run_twice(step, stages, graph_and_facts):
-    before = stages[STAGES[STAGES.index(step.__name__) - 1]]
+@pytest.mark.parametrize("together", [True, False])
+def test_a_pass_leaves_its_input_alone_and_may_run_twice(step, together, stages, apart, graph_and_facts):
+    found, facts = (stages, graph_and_facts[1]) if together else apart
+    before = found[STAGES[STAGES.index(step.__name__) - 1]]
     nodes, edges = before.nodes, before.edges
-    once = step(before, graph_and_facts[1])
+    once = step(before, facts)
     assert (before.nodes, before.edges) == (nodes, edges)
-    assert once != before
-    assert step(once, graph_and_facts[1]) == once
+    assert (once == before) == (together and step in (insert_transfers, size_buffers))
+    assert step(once, facts) == once
 
 
 def test_infer_features_gives_each_open_edge_the_features_of_the_strategy(stages):
@@ -77,14 +98,35 @@ def test_select_kernels_names_an_implementation_and_a_reason_for_each_hot_operat
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_stage_is_legal(stages, stage):
+def test_every_stage_is_legal(stages, apart, stage):
     verify(stages[stage], stage)
+    verify(apart[0][stage], stage)
 
 
 @pytest.mark.parametrize("stage", STAGES[1:])
-def test_a_graph_of_the_stage_before_is_not_yet_legal(stages, stage):
+def test_a_graph_of_the_stage_before_is_not_yet_legal(apart, stage):
     with pytest.raises(AssertionError):
-        verify(stages[STAGES[STAGES.index(stage) - 1]], stage)
+        verify(apart[0][STAGES[STAGES.index(stage) - 1]], stage)
+
+
+def test_apart_only_features_travel_and_they_go_through_a_store(apart):
+    graph = apart[0][STAGES[-1]]
+    assert graph.roles() == ("data", "capture", "trainer")
+    assert graph.paths("capture", "train") == (("capture", "put", "get", "train"),)
+    assert graph.paths("capture_2", "evaluate") == (("capture_2", "put_2", "get_2", "evaluate"),)
+    assert {graph.node(n).role for n in ("put", "put_2")} == {"capture"}
+    assert {graph.node(n).role for n in ("get", "get_2")} == {"trainer"}
+    crossing = [e for e in graph.edges if graph.node(e.source).role != graph.node(e.target).role]
+    assert {e.feature.name for e in crossing if graph.node(e.source).role == "capture"} == {"aux", "last_hidden"}
+
+
+def test_a_store_lets_two_steps_and_a_capture_batch_wait(apart):
+    graph, facts = apart[0][STAGES[-1]], apart[1]
+    store = graph.node("put").store
+    assert store == graph.node("get").store
+    assert (facts.step_documents, facts.capture_documents) == (4, 4)
+    assert (store.high_documents, store.low_documents) == (2 * 4 + 4, 4)
+    assert store.pool_bytes == 12 * 64 * (192 + 64) * 4, "documents, tokens, widths, bytes of a float32"
 
 
 def _with_edge(edge: Edge):
@@ -92,6 +134,7 @@ def _with_edge(edge: Edge):
 
 
 TOKENS = Feature("tokens", 1, "int32")
+STORE = StoreSettings("shared_dir", None, None, "file", 8, 4, 1024, "prompts")
 BROKEN = {
     "share a name": lambda g: Graph((*g.nodes, g.nodes[0]), g.edges),
     "has a cycle": _with_edge(Edge("export", "train", TOKENS)),
@@ -100,7 +143,9 @@ BROKEN = {
     "takes a feature twice": _with_edge(Edge("prompts", "train", TOKENS)),
     "takes what it cannot use": _with_edge(Edge("prompts", "export", TOKENS)),
     "it needs": lambda g: g.with_edges(e for e in g.edges if (e.source, e.target) != ("capture", "train")),
-    "has no role": lambda g: g.with_nodes([attrs.evolve(g.node("train"), role="")]),
+    "leaves its role without a store": lambda g: g.with_nodes([attrs.evolve(g.node("capture"), role="capture")]),
+    "has store": lambda g: g.with_nodes([attrs.evolve(g.node("train"), store=STORE)]),
+    "has no role": lambda g: g.with_nodes([attrs.evolve(g.node("prompts"), role="")]),
     "has kernels": lambda g: g.with_nodes([attrs.evolve(g.node("train"), kernels=())]),
 }
 
@@ -113,5 +158,6 @@ def test_verify_names_the_broken_law(graph, law):
 
 def test_every_pass_is_a_function_of_graph_and_facts(stages, graph_and_facts):
     facts = graph_and_facts[1]
-    by_hand = select_kernels(place(infer_features(stages["build"], facts), facts), facts)
+    placed = place(infer_features(stages["build"], facts), facts)
+    by_hand = select_kernels(size_buffers(insert_transfers(placed, facts), facts), facts)
     assert by_hand == graph_and_facts[0]

@@ -108,6 +108,11 @@ def test_what_is_no_plan_is_refused(text):
         load_plan(text)
 
 
+def test_json_that_is_no_plan_says_what_a_plan_is():
+    with pytest.raises(PlanError, match="it is JSON, and not an object with a digest and a schema"):
+        load_plan("[]")
+
+
 def test_a_plan_is_asked_by_name(plan):
     assert [op.kind for op in plan.ops()] == [
         "prompts",

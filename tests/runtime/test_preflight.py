@@ -57,6 +57,28 @@ def test_missing_weights_and_device_are_named_together(toy, monkeypatch, tmp_pat
     assert "sees no GPU" in device
 
 
+def test_a_config_of_the_hub_cache_is_found_again_by_its_branch(toy, monkeypatch, tmp_path):
+    cache = tmp_path / "hub" / "models--toy--llama"
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    plan = toy.plan()
+    config = attrs.evolve(plan.files[0], path="hub:toy/llama/config.json")
+    plan = attrs.evolve(
+        plan, files=(config, *plan.files[1:]), target=attrs.evolve(plan.target, name="toy/llama", config=config.path)
+    )
+    (missing,) = problems(plan, toy.base / "run")
+    assert missing.endswith("run: hf download toy/llama config.json")
+    content = (toy.base / "config.json").read_bytes()
+    for revision, text in (("aaa", b"{}"), ("bbb", content)):
+        (cache / "snapshots" / revision).mkdir(parents=True)
+        (cache / "snapshots" / revision / "config.json").write_bytes(text)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("bbb")
+    preflight(plan, toy.base / "run")
+    (cache / "refs" / "main").write_text("aaa")
+    (changed,) = problems(plan, toy.base / "run")
+    assert "aaa/config.json (target config) has changed since the plan was compiled" in changed
+
+
 def test_a_smaller_gpu_than_declared_is_refused(toy, monkeypatch):
     class Properties:
         total_memory = 139 * 2**30

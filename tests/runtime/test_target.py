@@ -129,6 +129,23 @@ def test_random_weights_are_the_seeds_and_leave_the_generator_alone(tmp_path: Pa
     assert not torch.equal(first.head_VH, other.head_VH)
 
 
+def test_a_config_that_random_weights_need_and_that_is_gone_is_named(tmp_path: Path) -> None:
+    """Whoever moves a recipe's folder meets this in eval and export."""
+    with pytest.raises(
+        ValueError, match=rf"{tmp_path}/model/config.json is not there.*'model/config.json' from .*{tmp_path}: put"
+    ):
+        load_target(settings(seed=1), tmp_path, CPU)
+
+
+@pytest.mark.parametrize("seed", [1, None])
+@pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "nope"}', '{"model_type": "llama", "hidden_size": "x"}'])
+def test_a_damaged_config_is_named(tmp_path: Path, seed: int | None, text: str) -> None:
+    llama().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"model/config.json cannot be read as a transformers config: .* Restore"):
+        load_target(settings(seed=seed), tmp_path, CPU)
+
+
 def test_random_teachers_are_far_from_uniform(tmp_path: Path) -> None:
     LlamaConfig(**SIZES).save_pretrained(tmp_path / "model")
     target = load_target(settings(seed=1), tmp_path, CPU)
@@ -171,6 +188,13 @@ def test_a_fetchable_name_that_is_nowhere_names_specforge_fetch(tmp_path: Path) 
 def test_a_folder_without_a_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"model has no config\.json"):
         load_target(settings(), tmp_path, CPU)
+
+
+def test_a_local_folder_without_a_config_takes_the_plans(tmp_path: Path) -> None:
+    llama().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").rename(tmp_path / "other.json")
+    target = load_target(attrs.evolve(settings(), config="other.json"), tmp_path, CPU)
+    assert torch.equal(logits(target.model), logits(llama()))
 
 
 def no_weights(folder: Path) -> None:

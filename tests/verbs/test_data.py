@@ -54,7 +54,7 @@ def test_check_reports_every_source(recipe, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "chats.jsonl: 3 rows, 2 kept, 1 dropped"
     assert lines[2] == "  dropped 1: begins with assistant (row 1)"
-    assert lines[3] == "held.jsonl: 1 rows, 1 kept, 0 dropped"
+    assert lines[3] == "held.jsonl: 1 row, 1 kept, 0 dropped"
     assert len(lines) == 5
 
 
@@ -86,7 +86,7 @@ def test_what_check_tokenised_a_run_finds(recipe, tmp_path, monkeypatch, capsys)
 
 def test_check_of_rows_that_are_all_dropped_fails_and_shows_why(recipe, capsys):
     assert main(["data", "check", recipe, "--set", "train.features.source.max_rows=1"]) == 1
-    assert "specforge data: chats.jsonl: all 1 rows were dropped" in capsys.readouterr().err
+    assert "specforge data: chats.jsonl: its only row was dropped" in capsys.readouterr().err
 
 
 def test_check_refuses_a_negative_count(recipe, capsys):

@@ -16,7 +16,13 @@ from specforge.compiler.checks.output import (
     interval_within_run,
 )
 from specforge.compiler.checks.strategy import strategy_has_its_features, strategy_has_its_layers
-from specforge.compiler.checks.topology import device_known, dtype_suits_device
+from specforge.compiler.checks.topology import (
+    device_known,
+    dtype_suits_device,
+    pool_fits,
+    retained_features_end,
+    watermark_holds_steps,
+)
 from specforge.compiler.checks.train import pack_holds_a_document
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
@@ -45,6 +51,9 @@ CHECKS: tuple[Check, ...] = (
     Check("pack-too-small", "a pack holds the longest document", ("train",), pack_holds_a_document),
     Check("device-unknown", "a topology's device is in the device table", ("train",), device_known),
     Check("dtype-device", "a CPU computes in float32 or bfloat16", ("train",), dtype_suits_device),
+    Check("watermark-below-step", "two steps and a capture batch may wait", ("train",), watermark_holds_steps),
+    Check("retain-without-end", "retained features end with a checkpoint", ("train",), retained_features_end),
+    Check("pool-too-small", "a store holds what its watermarks let wait", ("train",), pool_fits),
     Check("not-held-out", "an evaluation reads other rows than training", ("evaluate",), evaluation_held_out),
     Check("interval-beyond-run", "a given interval is not longer than the run", ("evaluate",), interval_within_run),
     Check("checkpoint-twice", "a recipe has one Checkpoint", ("checkpoint",), checkpoint_once),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
-from specforge.dsl.node import written
+from specforge.dsl.node import problem_of, written
 from specforge.dsl.problem import Problem
 from specforge.dsl.source import Conversations
 
@@ -19,7 +19,7 @@ def capture_layers_exist(node: Node, graph: Graph, facts: Facts) -> Iterator[Pro
     if beyond:
         what = f"Policy.layers is {list(policy.layers)}, and {node.spec.target.name} has layers 0 to {count - 1}"
         fix = f"leave out {', '.join(map(str, beyond))}: id i is the output of decoder layer i, counted from 0"
-        yield Problem(written(policy).line_of("layers"), "layer-out-of-range", what, fix)
+        yield problem_of(policy, "layers", "layer-out-of-range", what, fix)
 
 
 def capture_length_fits(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
@@ -28,7 +28,7 @@ def capture_length_fits(node: Node, graph: Graph, facts: Facts) -> Iterator[Prob
         what = f"{type(source).__name__}.max_length is {source.max_length}, and the context of {node.spec.target.name}"
         what += f" is {geometry.max_position_embeddings}"
         fix = f"set max_length={geometry.max_position_embeddings} or less"
-        yield Problem(written(source).line_of("max_length"), "length-beyond-context", what, fix)
+        yield problem_of(source, "max_length", "length-beyond-context", what, fix)
 
 
 def capture_needs_tokenizer(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
-from specforge.dsl.node import written
+from specforge.dsl.node import problem_of
 from specforge.dsl.problem import Problem
 
 
@@ -16,7 +16,7 @@ def draft_vocabulary_fits(node: Node, graph: Graph, facts: Facts) -> Iterator[Pr
     if draft.vocab_size is not None and draft.vocab_size > vocabulary:
         what = f"Draft.vocab_size is {draft.vocab_size}, and the vocabulary of {target.name} has {vocabulary} tokens"
         fix = f"set vocab_size={vocabulary} or less; the most frequent supervised tokens are kept"
-        yield Problem(written(draft).line_of("vocab_size"), "draft-vocabulary", what, fix)
+        yield problem_of(draft, "vocab_size", "draft-vocabulary", what, fix)
 
 
 def draft_heads_divide(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
@@ -27,4 +27,4 @@ def draft_heads_divide(node: Node, graph: Graph, facts: Facts) -> Iterator[Probl
         name, other = ("num_heads", "num_kv_heads") if given[0] else ("num_kv_heads", "num_heads")
         what = f"Draft.{name} is {getattr(draft, name)}, and {other}={kv_heads if given[0] else heads}, the target's,"
         what += " does not go with it: key-value heads divide heads"
-        yield Problem(written(draft).line_of(name), "draft-heads", what, f"give both: {other}=... as well")
+        yield problem_of(draft, name, "draft-heads", what, f"give both: {other}=... as well")

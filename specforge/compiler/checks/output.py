@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
-from specforge.dsl.node import written
+from specforge.dsl.node import problem_of, written
 from specforge.dsl.problem import Problem
 
 
@@ -16,7 +16,7 @@ def evaluation_held_out(node: Node, graph: Graph, facts: Facts) -> Iterator[Prob
     if content.get(source.path, source.path) == content.get(trained.path, trained.path):
         what = f"Evaluate.source reads {source.path!r}, and the draft is trained on the same rows: {trained.path!r}"
         fix = "give it a file of rows that training does not read"
-        yield Problem(written(node.spec).line_of("source"), "not-held-out", what, fix)
+        yield problem_of(node.spec, "source", "not-held-out", what, fix)
 
 
 def interval_within_run(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
@@ -25,7 +25,7 @@ def interval_within_run(node: Node, graph: Graph, facts: Facts) -> Iterator[Prob
     if given and steps is not None and every > steps:
         what = f"Evaluate.every is {every}, and the run has max_steps={steps}"
         fix = f"set every={steps} or less: the last step is evaluated anyway"
-        yield Problem(place.line_of("every"), "interval-beyond-run", what, fix)
+        yield problem_of(node.spec, "every", "interval-beyond-run", what, fix)
 
 
 def checkpoint_once(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.compiler.strategy import knowledge
 from specforge.compiler.strategy.eagle3 import LAYERS
-from specforge.dsl.node import written
+from specforge.dsl.node import problem_of
 from specforge.dsl.problem import Problem
 
 
@@ -18,7 +18,7 @@ def strategy_has_its_layers(node: Node, graph: Graph, facts: Facts) -> Iterator[
         if len(policy.layers) != LAYERS:
             what = f"Policy.layers is {list(policy.layers)}, and Eagle3 reads exactly {LAYERS} layers"
             fix = "name a low, a middle and a high layer, or leave layers out"
-            yield Problem(written(policy).line_of("layers"), "layer-count", what, fix)
+            yield problem_of(policy, "layers", "layer-count", what, fix)
         return
     geometry = facts.world.geometry(node.spec.features.target)
     layers = knowledge(node.spec.strategy).layers(geometry)
@@ -33,4 +33,4 @@ def strategy_has_its_features(node: Node, graph: Graph, facts: Facts) -> Iterato
     policy = node.spec.features.policy
     if policy is not None and not policy.last_hidden:
         what = "Policy.last_hidden is False, and Eagle3 learns from the target's last hidden state"
-        yield Problem(written(policy).line_of("last_hidden"), "feature-missing", what, "set last_hidden=True")
+        yield problem_of(policy, "last_hidden", "feature-missing", what, "set last_hidden=True")

@@ -1,4 +1,4 @@
-"""In: a recipe's topology. Out: problems of its device and of the dtypes on it."""
+"""In: a recipe's topology. Out: problems of its device, of the dtypes on it, and of what waits between processes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,64 @@ from collections.abc import Iterator
 from specforge.compiler.devices import DEVICES
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
-from specforge.dsl.node import written
+from specforge.compiler.passes.size_buffers import bytes_per_document, least_documents, retained_documents
+from specforge.dsl.node import problem_of
+from specforge.dsl.output import Checkpoint
 from specforge.dsl.problem import Problem
 from specforge.dsl.rule import nearest
+
+GIB = 2**30
 
 
 def device_known(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
     topology = facts.recipe.topology
     if topology.device not in DEVICES:
-        what = f"Colocated.device is {topology.device!r}, and the device table has no such entry"
-        yield Problem(written(topology).line_of("device"), "device-unknown", what, nearest(topology.device, DEVICES))
+        what = f"{type(topology).__name__}.device is {topology.device!r}, and the device table has no such entry"
+        yield problem_of(topology, "device", "device-unknown", what, nearest(topology.device, DEVICES))
 
 
 def dtype_suits_device(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    topology = facts.recipe.topology
-    if topology.device == "cpu" and topology.engine.dtype == "float16":
-        what = "Transformers.dtype is 'float16', and a CPU has no fast float16 arithmetic"
+    if facts.recipe.topology.device == "cpu" and facts.engine.dtype == "float16":
+        what = f"{type(facts.engine).__name__}.dtype is 'float16', and a CPU has no fast float16 arithmetic"
         fix = "set dtype='float32' or 'bfloat16', or name a GPU in the topology"
-        yield Problem(written(topology.engine).line_of("dtype"), "dtype-device", what, fix)
+        yield problem_of(facts.engine, "dtype", "dtype-device", what, fix)
+
+
+def watermark_holds_steps(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    if not facts.apart or facts.disaggregated.high_watermark is None:
+        return
+    high, least = facts.disaggregated.high_watermark, least_documents(facts)
+    if least is not None and high < least:
+        step = facts.step_documents
+        what = f"Disaggregated.high_watermark is {high}, and two optimizer steps of {step} documents with a capture "
+        what += f"batch of {facts.capture_documents} are {least}: the run would stand still"
+        fix = f"set high_watermark={least} or more, or leave it out"
+        yield problem_of(facts.disaggregated, "high_watermark", "watermark-below-step", what, fix)
+
+
+def retained_features_end(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    if not facts.apart or facts.disaggregated.retain != "features":
+        return
+    every = next((c.every for c in facts.recipe.outputs if isinstance(c, Checkpoint)), 0)
+    if not every and facts.recipe.train.max_steps is None:
+        what = "Disaggregated.retain is 'features', and no checkpoint covers them before the end of the run"
+        fix = "write Checkpoint(every=...) into outputs, or retain='prompts'"
+        yield problem_of(facts.disaggregated, "retain", "retain-without-end", what, fix)
+
+
+def pool_fits(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    if not facts.apart or facts.disaggregated.store.max_gib is None:
+        return
+    topology = facts.disaggregated
+    high = topology.high_watermark or least_documents(facts)
+    kept = retained_documents(facts) if topology.retain == "features" else 0
+    if high is None or kept is None:
+        return
+    need = (high + kept) * bytes_per_document(facts)
+    if need > (topology.store.max_gib or 0) * GIB:
+        what = f"{type(topology.store).__name__}.max_gib is {topology.store.max_gib:g}, and {high + kept} documents of "
+        what += f"features take up to {need / GIB:.3g} GiB"
+        what += f": {high} at the high watermark" + (f" and {kept} until a checkpoint" if kept else "")
+        fix = f"set max_gib={need / GIB:.3g} or more"
+        fix += ", checkpoint more often, or write retain='prompts'" if kept else ", or a smaller batch_size"
+        yield problem_of(topology.store, "max_gib", "pool-too-small", what, fix)

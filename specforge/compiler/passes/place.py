@@ -7,9 +7,15 @@ import attrs
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph
 
-TRAINER = "trainer"
+TRAINER, CAPTURE, DATA = "trainer", "capture", "data"
+APART = {"capture": CAPTURE, "conversations": DATA, "prompts": DATA}
 
 
 def place(graph: Graph, facts: Facts) -> Graph:
-    """Colocated: one role does everything, so no feature leaves its memory."""
-    return graph.with_nodes(attrs.evolve(n, role=TRAINER) for n in graph.nodes)
+    """Colocated: one role does everything, so no feature leaves its memory.
+
+    Disaggregated: the run prepares documents, which every process reads from its folder; capture and
+    training are apart.
+    """
+    roles = APART if facts.apart else {}
+    return graph.with_nodes(attrs.evolve(n, role=roles.get(n.kind, TRAINER)) for n in graph.nodes)

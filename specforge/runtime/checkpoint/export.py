@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 from specforge.runtime.checkpoint.save import sync
 from specforge.runtime.checkpoint.saved_draft import SavedDraft, read_draft
 from specforge.runtime.checkpoint.state import EMBEDDING
-from specforge.runtime.target import Placement, load_target
+from specforge.runtime.target_embedding import load_embedding
+from specforge.runtime.writing import writing
 from specforge.settings import DraftSettings, Geometry
 
 FORMATS = ("hf", "sglang")
@@ -32,7 +33,8 @@ def export(checkpoint: Path, format: str, out: Path) -> Path:
     """Write the draft of `checkpoint` (its folder, or its run's) into the folder `out`, and return `out`.
 
     An earlier export at `out` is replaced. ValueError for an unknown format or another non-empty `out`;
-    CheckpointError (a ValueError) where the checkpoint is missing or lacks tensors.
+    CheckpointError (a ValueError) where the checkpoint is missing or lacks tensors; WriteError (another one) where
+    `out` cannot be written.
     """
     if format not in FORMATS:
         raise ValueError(f"there is no export format {format!r}; use one of: {', '.join(FORMATS)}")
@@ -125,9 +127,7 @@ def _with_embedding(saved: SavedDraft, format: str) -> dict[str, torch.Tensor]:
     """The checkpoint's tensors, and the target's embedding where it is wanted and the checkpoint leaves it out."""
     tensors = dict(saved.checkpoint.draft)
     if EMBEDDING in export_keys(saved.train.draft, format) and EMBEDDING not in tensors:
-        plan = saved.checkpoint.plan
-        dtype = plan.target.geometry.weights_dtype
-        tensors[EMBEDDING] = load_target(plan.target, saved.base, Placement("cpu", dtype)).embedding_VH
+        tensors[EMBEDDING] = load_embedding(saved.checkpoint.plan.target, saved.base)
     return tensors
 
 
@@ -157,19 +157,25 @@ def _architectures(config: Path) -> Any:
 
 def _write(out: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> None:
     """Into a temporary folder beside `out`, synced, then renamed into its place."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.exporting-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
-    (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    # safetensors writes files that only their owner can read; serving often runs as another user.
-    (temporary / WEIGHTS_FILE).chmod((temporary / CONFIG_FILE).stat().st_mode)
-    for path in (temporary / WEIGHTS_FILE, temporary / CONFIG_FILE, temporary):
-        sync(path)
-    earlier = out.with_name(f".{out.name}.replaced-{os.getpid()}")
-    if out.exists():
-        out.rename(earlier)
-    temporary.rename(out)
-    sync(out.parent)
-    shutil.rmtree(earlier, ignore_errors=True)
+    with writing("the export", out, half=temporary):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
+        (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        # safetensors writes files that only their owner can read; serving often runs as another user.
+        (temporary / WEIGHTS_FILE).chmod((temporary / CONFIG_FILE).stat().st_mode)
+        for path in (temporary / WEIGHTS_FILE, temporary / CONFIG_FILE, temporary):
+            sync(path)
+        earlier = out.with_name(f".{out.name}.replaced-{os.getpid()}")
+        if out.exists():
+            out.rename(earlier)
+        try:
+            temporary.rename(out)
+        except OSError:
+            if earlier.exists():
+                earlier.rename(out)
+            raise
+        sync(out.parent)
+        shutil.rmtree(earlier, ignore_errors=True)

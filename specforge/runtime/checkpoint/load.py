@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from specforge import plan as plans
+from specforge.plan import Plan
 from specforge.runtime.checkpoint.rotate import checkpoints
 from specforge.runtime.checkpoint.state import (
     DRAFT_FILE,
@@ -21,8 +23,12 @@ from specforge.runtime.checkpoint.state import (
     STATE_FILE,
     Checkpoint,
     CheckpointError,
+    State,
     read_state,
 )
+
+T = TypeVar("T")
+RESUME_FIX = "point the link `latest` beside it at another step-* folder, or remove the run directory to start again"
 
 
 def find_latest(parent: Path) -> Path | None:
@@ -35,9 +41,18 @@ def find_latest(parent: Path) -> Path | None:
 
 
 def load(folder: Path) -> Checkpoint:
-    """Read a checkpoint folder. Raises CheckpointError that names the folder where a file is missing or damaged."""
-    fix = "point the link `latest` beside it at another step-* folder, or remove the run directory to start again"
-    return read(folder, fix, with_optimizer=True)
+    """Read a checkpoint folder. Raises CheckpointError that names the file that is missing or damaged."""
+    return read(folder, RESUME_FIX, with_optimizer=True)
+
+
+def read_plan(folder: Path, fix: str = RESUME_FIX) -> Plan:
+    """The plan of a checkpoint folder; raises as `read` does."""
+    return _part(folder / PLAN_FILE, lambda path: plans.load(path.read_text(encoding="utf-8")), fix)
+
+
+def read_progress(folder: Path, fix: str = RESUME_FIX) -> State:
+    """The state of a checkpoint folder; raises as `read` does."""
+    return _part(folder / STATE_FILE, lambda path: read_state(path.read_text(encoding="utf-8")), fix)
 
 
 def read(folder: Path, fix: str, *, with_optimizer: bool) -> Checkpoint:
@@ -45,15 +60,20 @@ def read(folder: Path, fix: str, *, with_optimizer: bool) -> Checkpoint:
 
     `fix`: the edit that CheckpointError names.
     """
+    return Checkpoint(
+        plan=read_plan(folder, fix),
+        state=read_progress(folder, fix),
+        draft=_part(folder / DRAFT_FILE, load_file, fix),
+        optimizer=_part(folder / OPTIMIZER_FILE, load_file, fix) if with_optimizer else {},
+    )
+
+
+def _part(path: Path, reading: Callable[[Path], T], fix: str) -> T:
     try:
-        return Checkpoint(
-            plan=plans.load((folder / PLAN_FILE).read_text(encoding="utf-8")),
-            state=read_state((folder / STATE_FILE).read_text(encoding="utf-8")),
-            draft=load_file(folder / DRAFT_FILE),
-            optimizer=load_file(folder / OPTIMIZER_FILE) if with_optimizer else {},
-        )
+        return reading(path)
     except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"{folder} is not a complete checkpoint ({error}); {fix}") from None
+        why = "the file is not there" if isinstance(error, FileNotFoundError) else error
+        raise CheckpointError(f"{path.parent} is not a complete checkpoint: {path.name}: {why}; {fix}") from None
 
 
 @torch.no_grad()

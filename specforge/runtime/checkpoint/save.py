@@ -23,33 +23,35 @@ from specforge.runtime.checkpoint.state import (
     Checkpoint,
     state_text,
 )
+from specforge.runtime.writing import writing
 
 
 def save(parent: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write `checkpoint` under `parent`, point `latest` (and `best`, where it is) at it, rotate. Returns its folder.
 
     A step that is already there is never overwritten in place: the new folder is `step-000123.1`, and the old one
-    goes once no link needs it.
+    goes once no link needs it. Raises WriteError where the disk is full: the checkpoints before stand.
     """
-    parent.mkdir(parents=True, exist_ok=True)
     state = checkpoint.state
     name = _free_name(parent, state.step)
     temporary = parent / f"{SAVING}{name}-{os.getpid()}"
-    temporary.mkdir()
-    save_file({n: t.contiguous() for n, t in checkpoint.draft.items()}, temporary / DRAFT_FILE)
-    save_file({n: t.contiguous() for n, t in checkpoint.optimizer.items()}, temporary / OPTIMIZER_FILE)
-    (temporary / PLAN_FILE).write_text(plans.dump(checkpoint.plan), encoding="utf-8")
-    (temporary / STATE_FILE).write_text(state_text(state), encoding="utf-8")
-    for file in temporary.iterdir():
-        sync(file)
-    sync(temporary)
-    folder = parent / name
-    temporary.rename(folder)
-    sync(parent)
-    if state.best_step == state.step:
-        point(parent, BEST, name)
-    point(parent, LATEST, name)
-    rotate(parent, keep)
+    with writing(f"the checkpoint of step {state.step}", parent, half=temporary):
+        parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        save_file({n: t.contiguous() for n, t in checkpoint.draft.items()}, temporary / DRAFT_FILE)
+        save_file({n: t.contiguous() for n, t in checkpoint.optimizer.items()}, temporary / OPTIMIZER_FILE)
+        (temporary / PLAN_FILE).write_text(plans.dump(checkpoint.plan), encoding="utf-8")
+        (temporary / STATE_FILE).write_text(state_text(state), encoding="utf-8")
+        for file in temporary.iterdir():
+            sync(file)
+        sync(temporary)
+        folder = parent / name
+        temporary.rename(folder)
+        sync(parent)
+        if state.best_step == state.step:
+            point(parent, BEST, name)
+        point(parent, LATEST, name)
+        rotate(parent, keep)
     return folder
 
 
@@ -63,12 +65,13 @@ def point(parent: Path, link: str, name: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file `path` in one step: readers see the old text or the new one."""
+    """Replace the file `path` in one step: readers see the old text or the new one. Raises WriteError."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    sync(temporary)
-    temporary.replace(path)
-    sync(path.parent)
+    with writing(path.name, path.parent, half=temporary):
+        temporary.write_text(text, encoding="utf-8")
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

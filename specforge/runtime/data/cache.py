@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from specforge.runtime.data.chat_template import ChatTemplate
 from specforge.runtime.data.prepared import Prepared, read_prepared, to_bytes
 from specforge.runtime.data.source import prepare
+from specforge.runtime.writing import writing
 from specforge.settings import SourceSettings
 
 FORMAT = 1  # raise it with any change of code that changes tokens, masks or what is dropped
@@ -59,7 +60,7 @@ def prepared(preparation: Preparation, folder: Path) -> Prepared:
     """`prepare`, kept in `folder` as KEY.safetensors (what is read again) and KEY.json (the report, for people).
 
     Files are written whole or not at all, so any number of runs may share a folder. A file that cannot be read is made
-    anew. Raises what `prepare` raises; nothing is kept of a source that raises.
+    anew. Raises what `prepare` raises; nothing is kept of a source that raises. WriteError where it cannot be kept.
     """
     key = preparation.key
     path = folder / f"{key}.safetensors"
@@ -68,8 +69,9 @@ def prepared(preparation: Preparation, folder: Path) -> Prepared:
         return attrs.evolve(found, report=attrs.evolve(found.report, path=preparation.source.path))
     p = preparation
     made = prepare(p.source, p.base, p.tokenizer, p.vocab_size)
-    _write(folder / f"{key}.json", json.dumps(made.report.to_dict(), indent=1, ensure_ascii=False).encode())
-    _write(path, to_bytes(made))
+    with writing(f"the tokenised rows of {preparation.source.path}", folder):
+        _write(folder / f"{key}.json", json.dumps(made.report.to_dict(), indent=1, ensure_ascii=False).encode())
+        _write(path, to_bytes(made))
     return attrs.evolve(made, file=path)
 
 

@@ -10,6 +10,11 @@ import cattrs
 SHOWN_ROWS = 3
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: 1 row, 1,200 rows."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 @attrs.frozen
 class Dropped:
     """Rows dropped for one reason. `rows`: the first few row numbers; `example`: what was wrong with the first."""
@@ -43,9 +48,9 @@ class Report:
     def text(self) -> str:
         """A few lines for a terminal."""
         lines = [
-            f"{self.path}: {self.rows:,} rows, {self.kept:,} kept, {self.rows - self.kept:,} dropped",
-            f"  {self.tokens:,} tokens, {self.supervised:,} supervised ({self.share:.1%})"
-            + (f", {self.truncated:,} documents truncated" if self.truncated else ""),
+            f"{self.path}: {counted(self.rows, 'row')}, {self.kept:,} kept, {self.rows - self.kept:,} dropped",
+            f"  {counted(self.tokens, 'token')}, {self.supervised:,} supervised ({self.share:.1%})"
+            + (f", {counted(self.truncated, 'document')} truncated" if self.truncated else ""),
         ]
         return "\n".join(lines + [f"  dropped {line}" for line in self.reasons()])
 

@@ -22,7 +22,7 @@ from specforge.runtime.data.pack import Document
 from specforge.runtime.data.preformatted import preformatted, reply_marks
 from specforge.runtime.data.prepared import Prepared
 from specforge.runtime.data.prompts import prompt
-from specforge.runtime.data.report import Report, Tally
+from specforge.runtime.data.report import Report, Tally, counted
 from specforge.runtime.data.row_fault import RowFault
 from specforge.runtime.data.rows import Row, read_rows
 from specforge.settings import SourceSettings
@@ -30,6 +30,7 @@ from specforge.settings import SourceSettings
 TOKENISE_ROWS = 256
 SHOWN_TEXT = 600
 UNSUPERVISED = "no supervised tokens"
+ONLY_LAST = "only the last token is supervised, and it never counts: no token follows it"
 UNSUPERVISED_TRUNCATED = "no supervised tokens left by max_length"
 
 
@@ -78,7 +79,8 @@ def prepare(source: SourceSettings, base: Path, tokenizer: PreTrainedTokenizerBa
         elif document.supervised == 0:
             cut = row.mask_T[:-1].any()
             detail = f"{len(row.tokens_T)} tokens, max_length {source.max_length}" if cut else ""
-            tally.drop(row.number, UNSUPERVISED_TRUNCATED if cut else UNSUPERVISED, detail)
+            reason = UNSUPERVISED_TRUNCATED if cut else ONLY_LAST if row.mask_T.any() else UNSUPERVISED
+            tally.drop(row.number, reason, detail)
         else:
             truncated += len(row.tokens_T) > source.max_length
             documents.append(document)
@@ -144,7 +146,8 @@ def _rendered(rows: Iterable[Row], renderer: Callable[[Any], Rendered], tally: T
 
 def _nothing_left(source: SourceSettings, report: Report, first: Row, shown: _Tokenised | None) -> str:
     """The message for a source of which every row was dropped: the counts, one row as it is seen here, and the fix."""
-    lines = [f"{source.path}: all {report.rows:,} rows were dropped, nothing is left to train on"]
+    lost = "its only row was" if report.rows == 1 else f"all {report.rows:,} rows were"
+    lines = [f"{source.path}: {lost} dropped, nothing is left to train on"]
     lines += [f"  {line}" for line in report.reasons()]
     if shown is None:
         lines += [f"row {first.number} of the file:", f"  {_short(json.dumps(first.value, ensure_ascii=False))}"]
@@ -153,7 +156,7 @@ def _nothing_left(source: SourceSettings, report: Report, first: Row, shown: _To
     else:
         lines += [f"row {shown.number} holds the tokens:", f"  {_short(str(shown.tokens_T.tolist()))}"]
     if shown is not None:
-        lines += [f"its mask, {len(shown.mask_T)} tokens (1: supervised), cut at {source.max_length}:"]
+        lines += [f"its mask, {counted(len(shown.mask_T), 'token')} (1: supervised), cut at {source.max_length}:"]
         lines += [f"  {_runs(shown.mask_T)}"]
     return "\n".join([*lines, f"fix: {_fix(source, report.dropped[0].reason)}"])
 
@@ -163,6 +166,8 @@ def _fix(source: SourceSettings, reason: str) -> str:
         return f"raise max_length (now {source.max_length}), so that a reply fits in"
     if reason == "token id outside the vocabulary":
         return "use the tokenizer (or the token ids) of this target"
+    if reason == ONLY_LAST:
+        return "supervise a token before the last one"
     if source.kind == "prompts":
         return 'give every row "input_ids" and "loss_mask": lists of integers of one length, with ones in the mask'
     if source.preformatted:

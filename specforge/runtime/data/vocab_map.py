@@ -24,10 +24,6 @@ class VocabMap:
     t2d: np.ndarray
     coverage: float
 
-    def to_target(self, draft_ids: np.ndarray) -> np.ndarray:
-        """Target ids of draft ids."""
-        return draft_ids + self.d2t[draft_ids]
-
 
 def count(documents: Iterable[Document], vocab_size: int) -> np.ndarray:
     """int64 [V]: how often each id stands at a supervised place (input ids where loss_mask is set, not shifted)."""

@@ -11,11 +11,13 @@ from specforge.runtime.checkpoint.load import restore
 from specforge.runtime.checkpoint.saved_draft import SavedDraft, read_draft
 from specforge.runtime.data.chat_template import ChatTemplate
 from specforge.runtime.decode.agreement import Difference, compare
+from specforge.runtime.decode.choice import Sampled, Sampling
 from specforge.runtime.decode.eagle3_proposer import Eagle3Proposer
 from specforge.runtime.decode.prompts import Prompt, PromptFile, read_prompts
 from specforge.runtime.decode.report import EvalReport, Sample, Setup, Speed
-from specforge.runtime.decode.speculative import Decoded, Limits, decode
+from specforge.runtime.decode.speculative import GREEDY, Decoded, Limits, decode
 from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
+from specforge.runtime.memory import memory
 from specforge.runtime.target import Placement, TargetModel, load_target, load_tokenizer
 
 WARM_UP_TOKENS = 8
@@ -27,7 +29,7 @@ class EvalRequest:
 
     `limit`: rows read of the file, None for all. `untrained`: the run's initial draft instead (its seed, with the
     checkpoint's vocabulary map). `device`: None for a GPU where there is one. `dtype`: None for float32 on a CPU,
-    elsewhere what the plan gives the target.
+    elsewhere what the plan gives the target. `sampling`: None decodes greedily.
     """
 
     checkpoint: Path
@@ -39,6 +41,7 @@ class EvalRequest:
     untrained: bool = False
     device: str | None = None
     dtype: str | None = None
+    sampling: Sampling | None = None
 
     def __attrs_post_init__(self) -> None:
         for name in ("max_new_tokens", "draft_tokens", "batch_size", "limit"):
@@ -49,32 +52,45 @@ class EvalRequest:
 
 @attrs.frozen(eq=False)
 class Pair:
-    """A target and a draft for it, both ready to decode."""
+    """A target and a draft for it, both ready to decode. `sampling`: None decodes greedily."""
 
     target: TargetModel
     draft: Eagle3Draft
     limits: Limits
+    sampling: Sampling | None
 
 
 def evaluate(request: EvalRequest) -> EvalReport:
-    """Decode every prompt twice, speculatively and plainly, and compare.
+    """Decode every prompt twice, speculatively and plainly; compare the outputs where they are greedy.
 
-    ValueError (and its family) where the checkpoint, the target's weights or the prompts cannot be used.
+    ValueError (and its family) where the checkpoint, the target's weights or the prompts cannot be used, and where
+    the device runs out of memory.
     """
+    lower = f"--batch-size (now {request.batch_size}) or --max-new-tokens (now {request.max_new_tokens})"
+    with memory(f"{request.checkpoint} was evaluated", f"Lower {lower}, or give --device cpu"):
+        return _evaluate(request)
+
+
+def _evaluate(request: EvalRequest) -> EvalReport:
+    if not request.prompts.is_file():
+        what = "is a folder" if request.prompts.is_dir() else "there is no such file"
+        raise ValueError(f"--prompts {request.prompts}: {what}; give a file of chats or of tokenised rows")
     saved = read_draft(request.checkpoint)
     plan = saved.checkpoint.plan
     placement = _placement(request, saved)
     target = load_target(plan.target, saved.base, placement)
     limits = Limits(request.max_new_tokens, _end_tokens(target), plan.target.geometry.max_position_embeddings)
-    pair = Pair(target, load_draft(saved, target, request.untrained), limits)
+    pair = Pair(target, load_draft(saved, target, request.untrained), limits, request.sampling)
     file = PromptFile(request.prompts, request.limit, plan.target.geometry.vocab_size, limits.max_positions)
     prompts, skipped = read_prompts(file, lambda: _chat_template(saved))
 
     if target.device.type != "cpu":
         warm = attrs.evolve(limits, max_new_tokens=min(WARM_UP_TOKENS, limits.max_new_tokens))
         _decode_both(attrs.evolve(pair, limits=warm), prompts[: request.batch_size], request.draft_tokens)
-    batches = [prompts[i : i + request.batch_size] for i in range(0, len(prompts), request.batch_size)]
-    decoded = [_decode_both(pair, batch, request.draft_tokens) for batch in batches]
+    decoded = [
+        _decode_both(_seeded(pair, first), prompts[first : first + request.batch_size], request.draft_tokens)
+        for first in range(0, len(prompts), request.batch_size)
+    ]
 
     setup = Setup(
         checkpoint=str(saved.folder),
@@ -87,6 +103,7 @@ def evaluate(request: EvalRequest) -> EvalReport:
         max_new_tokens=request.max_new_tokens,
         draft_tokens=request.draft_tokens,
         batch_size=request.batch_size,
+        sampling=request.sampling,
     )
     plain, speculative = [one for one, _ in decoded], [other for _, other in decoded]
     return EvalReport(
@@ -94,7 +111,7 @@ def evaluate(request: EvalRequest) -> EvalReport:
         acceptance=sum((d.acceptance for d in speculative[1:]), start=speculative[0].acceptance),
         speculative=_speed(speculative),
         plain=_speed(plain),
-        differences=_differences(plain, speculative, placement.dtype),
+        differences=_differences(plain, speculative, placement.dtype) if request.sampling is None else (),
         skipped=skipped,
         samples=_samples(prompts, speculative, saved),
     )
@@ -118,10 +135,21 @@ def load_draft(saved: SavedDraft, target: TargetModel, untrained: bool = False) 
 def _decode_both(pair: Pair, prompts: tuple[Prompt, ...], draft_tokens: int) -> tuple[Decoded, Decoded]:
     """The batch decoded plainly, then speculatively."""
     tokens = [p.tokens for p in prompts]
-    layers = pair.draft.settings.aux_layers
-    plain = decode(pair.target, layers, None, tokens, pair.limits)
-    proposer = Eagle3Proposer(pair.draft, draft_tokens, len(prompts))
-    return plain, decode(pair.target, layers, proposer, tokens, pair.limits)
+    layers, device = pair.draft.settings.aux_layers, pair.target.device
+    if pair.sampling is None:
+        sampled, choices = None, (GREEDY, GREEDY)
+    else:
+        sampled = Sampled(pair.sampling, device)
+        choices = (Sampled(pair.sampling, device), sampled)
+    plain = decode(pair.target, layers, None, tokens, pair.limits, choices[0])
+    proposer = Eagle3Proposer(pair.draft, draft_tokens, len(prompts), sampled)
+    return plain, decode(pair.target, layers, proposer, tokens, pair.limits, choices[1])
+
+
+def _seeded(pair: Pair, first: int) -> Pair:
+    """Every batch draws its own stream, a function of the seed and its first prompt."""
+    sampling = pair.sampling
+    return pair if sampling is None else attrs.evolve(pair, sampling=attrs.evolve(sampling, seed=sampling.seed + first))
 
 
 def _placement(request: EvalRequest, saved: SavedDraft) -> Placement:

@@ -12,6 +12,7 @@ import attrs
 from specforge.runtime.data.chat_template import ChatTemplate
 from specforge.runtime.data.conversation import ROLES, conversation
 from specforge.runtime.data.prompts import prompt as tokenised
+from specforge.runtime.data.report import counted
 from specforge.runtime.data.row_fault import RowFault
 from specforge.runtime.data.rows import read_rows
 
@@ -66,7 +67,7 @@ def read_prompts(
     if not prompts:
         why = f"; {faults[0]}" if faults else ""
         raise ValueError(
-            f"{file.path}: none of its {len(faults)} rows gives a prompt{why}. "
+            f"{file.path}: of its {counted(len(faults), 'row')} none gives a prompt{why}. "
             'Give rows like {"messages": [{"role": "user", "content": "..."}]} or {"input_ids": [...]}'
         )
     return tuple(prompts), dict(skipped)

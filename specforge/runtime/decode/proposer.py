@@ -10,6 +10,8 @@ from typing import Protocol
 import attrs
 import torch
 
+from specforge.runtime.decode.choice import Proposal
+
 
 @attrs.frozen(eq=False)
 class Verified:
@@ -30,6 +32,6 @@ class Proposer(Protocol):
     @property
     def draft_tokens(self) -> int: ...
 
-    def propose(self, verified: Verified) -> torch.Tensor:
-        """int64 [B, K]: guesses for the tokens after the last `next_BS` of each row, as target ids."""
+    def propose(self, verified: Verified) -> Proposal:
+        """Guesses for the tokens after the last `next_BS` of each row, as target ids."""
         ...

@@ -7,8 +7,10 @@ from typing import Any
 
 import attrs
 
+from specforge.runtime.data.report import counted
 from specforge.runtime.decode.acceptance import Acceptance
 from specforge.runtime.decode.agreement import NEAR_TIE_ULPS, Difference
+from specforge.runtime.decode.choice import Sampling
 
 SCHEMA = 1
 SHOWN_CHARACTERS = 300
@@ -52,11 +54,15 @@ class Setup:
     max_new_tokens: int
     draft_tokens: int
     batch_size: int
+    sampling: Sampling | None = None
 
 
 @attrs.frozen
 class EvalReport:
-    """Real greedy speculative decoding against plain decoding with the same code, over the same batches."""
+    """Real speculative decoding against plain decoding with the same code, over the same batches.
+
+    `differences` are empty for sampled output, which is the target's in distribution and not token by token.
+    """
 
     setup: Setup
     acceptance: Acceptance
@@ -110,7 +116,7 @@ class EvalReport:
                 f"{counts.prompts} of {setup.prompts}, at most {setup.max_new_tokens} new tokens, "
                 f"batches of {setup.batch_size}, {setup.dtype} on {setup.device}",
             ),
-            *(("skipped", f"{n} rows: {reason}") for reason, n in sorted(self.skipped.items())),
+            *(("skipped", f"{counted(n, 'row')}: {reason}") for reason, n in sorted(self.skipped.items())),
             (
                 "acceptance length",
                 f"{counts.acceptance_length:.3f} tokens per verify, bonus token counted "
@@ -122,7 +128,7 @@ class EvalReport:
                 f"{self.speculative.tokens_per_s:.1f} speculative, {self.plain.tokens_per_s:.1f} plain, "
                 f"{self.speedup:.2f}x",
             ),
-            ("greedy output", self._agreement()),
+            self._agreement(),
             *(("", _place(d, self.samples)) for d in self.differences[:LISTED_DIFFERENCES]),
         ]
         if self.samples:
@@ -132,11 +138,14 @@ class EvalReport:
             lines.append((f"row {sample.row} says", " ".join(cut.split())))
         return "\n".join(f"{name:<18} {value}" for name, value in lines)
 
-    def _agreement(self) -> str:
-        total, differing = self.acceptance.prompts, len(self.differences)
+    def _agreement(self) -> tuple[str, str]:
+        total, differing, sampling = self.acceptance.prompts, len(self.differences), self.setup.sampling
+        if sampling is not None:
+            how = f"temperature {sampling.temperature:g}, top-p {sampling.top_p:g}, seed {sampling.seed}"
+            return "sampled output", f"{how}: distributed as the target's own (rejection sampling), not compared"
         if not differing:
-            return f"equals plain decoding's on all {total} prompts"
-        return (
+            return "greedy output", f"equals plain decoding's on all {total} prompts"
+        return "greedy output", (
             f"differs from plain decoding's on {differing} of {total} prompts: {differing - self.unexplained} at "
             f"near-ties (top-2 gap under {NEAR_TIE_ULPS:g} ulps), {self.unexplained} elsewhere"
         )

@@ -1,4 +1,4 @@
-"""In: a target, a proposer or none, prompts. Out: greedy output, equal to plain decoding's, and how it was accepted.
+"""In: a target, a proposer or none, prompts. Out: output as plain decoding gives it, and how it was accepted.
 
 Plain decoding is the same loop without a proposer (K = 0).
 Legend: B rows, P longest prompt, K draft tokens, S = K+1 verified columns, W output width, V vocabulary.
@@ -14,6 +14,7 @@ import torch
 
 from specforge.runtime.decode.acceptance import Acceptance
 from specforge.runtime.decode.cached_target import CachedTarget
+from specforge.runtime.decode.choice import Choice, Greedy, Proposal
 from specforge.runtime.decode.proposer import Proposer, Verified
 from specforge.runtime.target import TargetModel
 
@@ -40,6 +41,9 @@ class Decoded:
     verifies: tuple[int, ...]
     acceptance: Acceptance
     seconds: float
+
+
+GREEDY = Greedy()
 
 
 class Output:
@@ -86,10 +90,12 @@ def decode(
     proposer: Proposer | None,
     prompts: Sequence[Sequence[int]],
     limits: Limits,
+    choice: Choice = GREEDY,
 ) -> Decoded:
-    """Greedy output of every prompt in one batch. `layers`: the captured layers that the proposer reads.
+    """Output of every prompt in one batch. `layers`: the captured layers that the proposer reads.
 
-    A proposer serves one batch. ValueError for an empty prompt or one that leaves no position for a token.
+    `choice`: greedy, or sampled without loss. A proposer serves one batch. ValueError for an empty prompt or one that
+    leaves no position for a token.
     """
     _check(prompts, limits)
     device = target.device
@@ -108,30 +114,28 @@ def decode(
     cut_B = torch.zeros_like(lengths_B)
 
     with CachedTarget(target, layers if proposer is not None else (), len(prompts)) as cached:
-        verified, gaps_B1 = _prefill(cached, prompts, lengths_B)
+        verified, gaps_B1 = _prefill(cached, prompts, lengths_B, choice)
         pending_B1 = verified.next_BS.gather(1, lengths_B[:, None] - 1)
         output.add(pending_B1, gaps_B1, torch.ones_like(lengths_B))
         while not output.finished():
             active_B = output.active_B
-            inputs_BS = pending_B1
-            if proposer is not None:
-                inputs_BS = torch.cat([pending_B1, proposer.propose(verified)], dim=1)
+            proposal = Proposal(pending_B1[:, :0]) if proposer is None else proposer.propose(verified)
+            inputs_BS = torch.cat([pending_B1, proposal.tokens_BK], dim=1)
             start_B = lengths_B + output.count_B - 1
             # Past the model's last position only tokens that are cut are computed.
             positions_BS = (start_B[:, None] + columns_S).clamp(max=limits.max_positions - 1)
             seen = cached.forward(inputs_BS, positions_BS)
-            choice_BS, gaps_BS = _choose(cached.logits(seen.last_BSH))
-            agrees_BK = inputs_BS[:, 1:] == choice_BS[:, :-1]
-            accepted_B = agrees_BK.long().cumprod(dim=1).sum(dim=1)
+            verdict = choice.verify(cached.logits(seen.last_BSH), proposal)
+            accepted_B = verdict.accepted_B
             cached.commit((columns_S <= accepted_B[:, None]) & active_B[:, None])
 
-            kept_B = output.add(choice_BS, gaps_BS, accepted_B + 1)
+            kept_B = output.add(verdict.tokens_BS, verdict.gaps_BS, accepted_B + 1)
             histogram_S += ((columns_S == accepted_B[:, None]) & active_B[:, None]).sum(dim=0)
             verifies_B += active_B
             cut_B += (accepted_B + 1 - kept_B) * active_B
             if proposer is not None:
-                verified = Verified(seen.aux_BSC, choice_BS, positions_BS, accepted_B + 1)
-            pending_B1 = choice_BS.gather(1, accepted_B[:, None])
+                verified = Verified(seen.aux_BSC, verdict.tokens_BS, positions_BS, accepted_B + 1)
+            pending_B1 = verdict.tokens_BS.gather(1, accepted_B[:, None])
 
     tokens, gaps = output.read()
     return Decoded(
@@ -149,7 +153,7 @@ def decode(
 
 
 def _prefill(
-    cached: CachedTarget, prompts: Sequence[Sequence[int]], lengths_B: torch.Tensor
+    cached: CachedTarget, prompts: Sequence[Sequence[int]], lengths_B: torch.Tensor, choice: Choice
 ) -> tuple[Verified, torch.Tensor]:
     """The prompts, right-padded, in one forward; then every prompt position is verified and its next token known."""
     device = lengths_B.device
@@ -161,20 +165,9 @@ def _prefill(
     # Logits only where each prompt ends: the whole [B, P, V] is not needed and may be gigabytes.
     end_B1 = lengths_B[:, None] - 1
     last_B1H = seen.last_BSH.gather(1, end_B1[:, :, None].expand(-1, 1, seen.last_BSH.shape[2]))
-    first_B1, gaps_B1 = _choose(cached.logits(last_B1H))
-    next_BP = tokens_BP.roll(-1, dims=1).scatter(1, end_B1, first_B1)
-    return Verified(seen.aux_BSC, next_BP, positions_BP, lengths_B), gaps_B1
-
-
-def _choose(logits_BSV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The greedy token, and the gap to the runner-up in ulps of the logits' dtype: int64 and float32, [B, S]."""
-    best_BS = logits_BSV.argmax(dim=-1)
-    top_BS1 = logits_BSV.gather(-1, best_BS[..., None])
-    second_BS = logits_BSV.scatter(-1, best_BS[..., None], float("-inf")).amax(dim=-1).float()
-    top_BS = top_BS1[..., 0].float()
-    exponent_BS = torch.frexp(top_BS.abs().clamp(min=torch.finfo(torch.float32).tiny)).exponent - 1
-    ulp_BS = torch.ldexp(torch.full_like(top_BS, torch.finfo(logits_BSV.dtype).eps), exponent_BS)
-    return best_BS, (top_BS - second_BS) / ulp_BS
+    first = choice.verify(cached.logits(last_B1H), Proposal(tokens_BP[:, :0]))
+    next_BP = tokens_BP.roll(-1, dims=1).scatter(1, end_B1, first.tokens_BS)
+    return Verified(seen.aux_BSC, next_BP, positions_BP, lengths_B), first.gaps_BS
 
 
 def _check(prompts: Sequence[Sequence[int]], limits: Limits) -> None:

@@ -168,6 +168,7 @@ class _Loop:
         self.first = state.step
         self.waited = 0.0
         self.rows = 0
+        self.supervised, self.kept, self.warned = 0.0, 0.0, False
 
     def run(self) -> Outcome:
         while self.state.step < self.state.max_steps:
@@ -264,9 +265,13 @@ class _Loop:
         if not applied:
             self._count_nonfinite(flight, bad)
         self.rows += flight.quantum.rows
+        sums = from_vector(flight.told[3 + packs :])
+        self.supervised += float(sums["rows_K"].sum())
+        self.kept += float(sums["kept_K"].sum())
         done, steps = flight.step + 1, self.state.max_steps
         if self._logs(flight.step):
-            self._log(flight, norm, from_vector(flight.told[3 + packs :]))
+            self._log(flight, norm, sums)
+            self._warn_of_vocabulary(done)
         spent = time.monotonic() - self.began
         self.records.progress.step(done, spent / (done - self.first) * (steps - done))
 
@@ -286,6 +291,18 @@ class _Loop:
                 f"({flight.rate:.3g} in this step), or raise nonfinite_budget"
             )
         self.records.progress.note(f"{text}. Update skipped ({self.state.nonfinite} so far)")
+
+    def _warn_of_vocabulary(self, step: int) -> None:
+        """Say once that nothing was learnt so far: a row whose teacher's token the draft has not adds no loss."""
+        if self.warned or self.kept or not self.supervised:
+            return
+        self.warned = True
+        size = self.training.settings.draft.draft_vocab_size
+        self.records.progress.note(
+            f"warning: step {step}: of {self.supervised:,.0f} supervised rows so far (over all TTT steps) none has a "
+            f"teacher whose token is among the draft vocabulary's {size:,}: the loss is 0 and nothing is learnt. Raise "
+            f"Draft(vocab_size={size}), or train on replies that this target wrote"
+        )
 
     def _log(self, flight: _Flight, norm: float, sums: Sums) -> None:
         now = time.monotonic()

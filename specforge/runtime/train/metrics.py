@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from specforge.runtime.checkpoint.save import write_text
+from specforge.runtime.writing import writing
 
 # what a step gives per TTT step: its normalised loss, then numerators and their denominators
 SUMS = ("ploss_K", "correct_K", "rows_K", "acceptance_K", "kept_K")
@@ -40,7 +41,8 @@ def total(parts: Sequence[Sums]) -> dict[str, torch.Tensor]:
 
 
 def ratios(sums: Sums, position_decay: float) -> dict[str, float]:
-    """Metrics of sums on the host: loss, acc, simulated_acceptance_length; ploss_i, acc_i, acceptance_rate_i per step.
+    """Metrics of sums on the host: loss, acc, simulated_acceptance_length; ploss_i, acc_i, acceptance_rate_i per step;
+    kept_share, of supervised rows whose teacher argmax is in the draft vocabulary: only they teach.
 
     `loss` weights ploss_i with position_decay ** i. `acc` is over all TTT steps. `simulated_acceptance_length` is
     acc_0 + acc_0·acc_1 + ...: no bonus token, and a proxy, since the factors are not conditional. A ratio over no rows
@@ -53,6 +55,7 @@ def ratios(sums: Sums, position_decay: float) -> dict[str, float]:
         "loss": sum(position_decay**k * value for k, value in enumerate(ploss)),
         "acc": float(sums["correct_K"].sum() / sums["rows_K"].sum().clamp(min=1)),
         "simulated_acceptance_length": simulated_acceptance_length(acc),
+        "kept_share": float(sums["kept_K"].sum() / sums["rows_K"].sum().clamp(min=1)),
     }
     for name, values in (("ploss", ploss), ("acc", acc), ("acceptance_rate", acceptance)):
         found |= {f"{name}_{k}": value for k, value in enumerate(values)}
@@ -76,15 +79,18 @@ class MetricsFile:
         if path.exists():
             lines = [line for line in path.read_text(encoding="utf-8").splitlines() if _step(line) <= step]
             write_text(path, "".join(f"{line}\n" for line in lines))
-        self._file = path.open("a", encoding="utf-8")
+        with writing(path.name, path.parent):
+            self._file = path.open("a", encoding="utf-8")
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line. NaN and infinity become null: JSON has neither."""
-        self._file.write(json.dumps({key: finite_or_none(value) for key, value in line.items()}) + "\n")
-        self._file.flush()
+        with writing(self._path.name, self._path.parent):
+            self._file.write(json.dumps({key: finite_or_none(value) for key, value in line.items()}) + "\n")
+            self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        with writing(self._path.name, self._path.parent):
+            self._file.close()
 
 
 class Unwritten:

@@ -3,7 +3,8 @@
 import attrs
 import pytest
 
-from specforge.runtime.checkpoint.differences import compare_plans, refuse_changes
+from specforge.plan import Origin
+from specforge.runtime.checkpoint.differences import compare_plans, recipe_changes, refuse_changes
 from specforge.runtime.checkpoint.state import CheckpointError
 
 pytestmark = pytest.mark.cpu
@@ -63,6 +64,90 @@ def test_changed_fields_are_named_with_both_values(toy):
         refuse_changes(toy.plan(), new, "runs/toy")
     assert all(str(d) in str(error.value) for d in found)
     assert "another output_dir" in str(error.value)
+
+
+ORIGINS = {
+    "train.learning_rate": ("0.003", "line 4"),
+    "train.batch_size": ("2", "default"),
+    "train.log_every": ("1", "default"),
+    "train.precision": ("float32", "derived: the device cpu"),
+    "train.features.source.path": ("train.jsonl", "line 3"),
+    "output_dir": ("runs/{name}", "default"),
+}
+
+
+def with_origins(plan, **change):
+    """The plan as compiled: origins by path with "." as "__", `change` in place of their values."""
+    values = {
+        path: (str(change.pop(path.replace(".", "__"), value)), source) for path, (value, source) in ORIGINS.items()
+    }
+    values |= {path.replace("__", "."): (value, "default") for path, value in change.items()}
+    return attrs.evolve(plan, origins=tuple(Origin(path, *both) for path, both in values.items()))
+
+
+def refusal(old, new, horizon=None):
+    with pytest.raises(CheckpointError) as error:
+        refuse_changes(old, new, "run", horizon)
+    return [line.strip() for line in str(error.value).splitlines()[1:]]
+
+
+def test_a_refusal_names_each_change_once_by_its_path_in_the_recipe(toy):
+    old = with_origins(toy.plan())
+    new = with_origins(
+        toy.plan(train={"learning_rate": 1e-2, "batch_documents": 3, "precision": "bfloat16", "log_every": 9}),
+        train__learning_rate="0.01",
+        train__batch_size="3",
+        train__precision="bfloat16",
+        train__log_every="9",
+        output_dir="elsewhere",
+    )
+    assert refusal(old, new) == [
+        "train.learning_rate: 0.003 -> 0.01",
+        "train.batch_size: 2 -> 3",
+        "Undo these changes to resume it, or give the changed recipe another output_dir",
+    ]
+
+
+def test_a_refusal_names_an_evaluation_that_is_new_and_a_file_with_other_content(toy):
+    old = with_origins(toy.plan())
+    with (toy.base / "train.jsonl").open("a") as file:
+        file.write('{"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1]}\n')
+    item = Origin("evaluate[0].source.path", "heldout.jsonl", "line 5"), Origin("evaluate[0].every", "2", "line 5")
+    new = with_origins(toy.plan(evaluate=2))
+    new = attrs.evolve(new, origins=(*new.origins, *item))
+    found = [(change.path, change.old, change.new) for change in recipe_changes(old, new)]
+    assert found[0] == ("evaluate[0]", "absent", "given")
+    assert [path for path, *_ in found[1:]] == ["content of train.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "before", "after", "fix"),
+    [
+        # what was trained on ends at step 10: the steps beyond would be at rate 0
+        ("cosine", (10, None), (15, None), "a cosine that ends at step 10: to go beyond, start a run with"),
+        ("cosine", (10, 20), (15, 25), "with train.schedule_steps=20 the learning rates stay"),
+        ("cosine", (10, 20), (15, None), "with train.schedule_steps=20 the learning rates stay"),
+        ("constant", (10, None), (15, None), "with train.schedule_steps=10 the learning rates stay"),
+        ("constant", (10, None), (5, 10), None),
+    ],
+)
+def test_a_refusal_of_more_steps_names_the_schedule(toy, schedule, before, after, fix):
+    old, new = (
+        toy.plan(train={"schedule": schedule, "max_steps": steps, "schedule_steps": horizon})
+        for steps, horizon in (before, after)
+    )
+    said = "\n".join(refusal(old, new, before[1] or before[0]))
+    assert fix in said if fix else "schedule of this run" not in said
+
+
+def test_what_a_refusal_of_more_steps_advises_resumes(toy):
+    old = toy.plan(train={"schedule": "constant", "max_steps": 10})
+    new = toy.plan(train={"schedule": "constant", "max_steps": 15, "schedule_steps": 10})
+    assert compare_plans(old, new) == []
+    # where the data ends before max_steps, the checkpoint alone knows the horizon
+    shorter = toy.plan(train={"schedule": "constant", "max_steps": 15, "schedule_steps": 8})
+    assert compare_plans(old, shorter) != []
+    assert compare_plans(old, shorter, horizon=8) == []
 
 
 def test_a_changed_data_file_is_named(toy):

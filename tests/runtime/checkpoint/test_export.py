@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import attrs
@@ -17,6 +18,7 @@ from specforge.runtime.checkpoint.save import save
 from specforge.runtime.checkpoint.saved_draft import read_draft
 from specforge.runtime.checkpoint.state import Checkpoint, CheckpointError, State
 from specforge.runtime.target import Placement, load_target
+from specforge.runtime.writing import WriteError
 from specforge.settings import DraftSettings, Parameter
 
 pytestmark = pytest.mark.cpu
@@ -182,6 +184,23 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_refused(toy, tmp_pat
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
     assert {p.name for p in tmp_path.iterdir()} >= {"out", "run"}
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".out")]
+
+
+def test_a_place_that_cannot_be_written_is_told_and_keeps_the_earlier_export(toy, tmp_path):
+    folder, out = _checkpoint(tmp_path / "run", toy.plan()), tmp_path / "out"
+    export(folder, "sglang", out)
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # what a full disk does, as EFBIG for ENOSPC
+    try:
+        with pytest.raises(WriteError, match=f"the export could not be written to {out}: .*File too large.*Free space"):
+            export(folder, "hf", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["out", "run"]
+    with pytest.raises(WriteError, match="the export could not be written to /proc/x: "):
+        export(folder, "hf", Path("/proc/x"))
 
 
 def test_another_models_folder_is_refused(toy, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from specforge.runtime.data import cache
 from specforge.runtime.data.cache import Preparation
+from specforge.runtime.writing import WriteError
 from specforge.settings import SourceSettings
 
 pytestmark = pytest.mark.cpu
@@ -144,10 +145,10 @@ def test_nothing_is_kept_of_a_source_that_raises_and_no_temporary_file_stays(pre
     assert not (tmp_path / "cache").exists()
 
     def fail(*_):
-        raise OSError("disk full")
+        raise OSError(28, "disk full")
 
     monkeypatch.setattr(cache.os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(WriteError, match=r"the tokenised rows of rows\.jsonl could not be written to .*: disk full\."):
         cache.prepared(preparation, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 

@@ -9,7 +9,7 @@ from tokenizers import processors
 
 from specforge.runtime.data.report import Report
 from specforge.runtime.data.row_fault import RowFault
-from specforge.runtime.data.source import prepare
+from specforge.runtime.data.source import ONLY_LAST, prepare
 from specforge.settings import SourceSettings
 
 pytestmark = pytest.mark.cpu
@@ -181,7 +181,7 @@ def test_prompts_need_no_tokenizer(prepared):
     assert made.documents[0].tokens.tolist() == [5, 6, 7, 8]
     assert made.documents[0].supervised == made.report.supervised == 2
     assert {d.reason: d.rows for d in made.report.dropped} == {
-        "no supervised tokens": (2,),
+        ONLY_LAST: (2,),
         "loss_mask holds no integers": (3,),
         "token id outside the vocabulary": (4,),
     }
@@ -209,7 +209,7 @@ def test_all_dropped_by_rendering_shows_a_rendered_row_its_mask_the_counts_and_t
 
 
 def test_all_dropped_before_rendering_shows_the_row_itself(prepared):
-    with pytest.raises(ValueError, match=r"all 1 rows were dropped") as caught:
+    with pytest.raises(ValueError, match=r"rows\.jsonl: its only row was dropped") as caught:
         prepared([{"text": "hi"}])
     assert 'row 1 of the file:\n  {"text": "hi"}' in str(caught.value)
     assert 'fix: rows are {"messages": [{"role", "content"}, ...]}' in str(caught.value)
@@ -221,6 +221,12 @@ def test_all_prompts_dropped_shows_tokens_and_mask(prepared):
     assert "row 1 holds the tokens:\n  [5, 6, 7]\nits mask, 3 tokens (1: supervised), cut at 1000:\n  3×0" in str(
         caught.value
     )
+
+
+def test_a_row_of_which_only_the_last_token_is_supervised_says_so(prepared):
+    with pytest.raises(ValueError, match="1: only the last token is supervised, and it never counts") as caught:
+        prepared([{"input_ids": [1, 5], "loss_mask": [0, 1]}], None)
+    assert str(caught.value).endswith("fix: supervise a token before the last one")
 
 
 def test_a_tokenizer_of_another_target_is_told(prepared):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from specforge.runtime.decode.choice import Proposal
 from specforge.runtime.decode.proposer import Verified
 from specforge.runtime.target import TargetModel
 from specforge.settings import DraftSettings, Geometry, Parameter, TargetSettings
@@ -149,7 +150,7 @@ class Oracle:
     wrong: Callable[[int, int], bool] = lambda row, position: False
     seen: list[Verified] = attrs.Factory(list)
 
-    def propose(self, verified: Verified) -> torch.Tensor:
+    def propose(self, verified: Verified) -> Proposal:
         self.seen.append(verified)
         drafts = torch.zeros(len(self.texts), self.draft_tokens, dtype=torch.long)
         for row, text in enumerate(self.texts):
@@ -157,7 +158,7 @@ class Oracle:
             for k in range(self.draft_tokens):
                 true = text[begin + k] if begin + k < len(text) else 0
                 drafts[row, k] = (true + 1) % VOCAB if self.wrong(row, begin + k) else true
-        return drafts
+        return Proposal(drafts)
 
 
 @pytest.fixture(scope="session")

@@ -116,7 +116,7 @@ class Recording(Eagle3Proposer):
 
     def propose(self, verified):
         self.logits = []
-        drafts = super().propose(verified)
+        drafts = super().propose(verified).tokens_BK
         end = verified.positions_BS.gather(1, verified.counts_B[:, None] - 1)[:, 0]
         self.rounds.append((end, drafts, torch.cat(self.logits, dim=1)))
         return self.oracle.propose(verified)

@@ -14,6 +14,7 @@ from specforge.runtime.checkpoint.saved_draft import read_draft
 from specforge.runtime.checkpoint.state import Checkpoint, CheckpointError, State, draft_tensors
 from specforge.runtime.decode.acceptance import Acceptance
 from specforge.runtime.decode.agreement import Difference
+from specforge.runtime.decode.choice import Sampling
 from specforge.runtime.decode.evaluate import EvalRequest, evaluate, load_draft
 from specforge.runtime.decode.report import EvalReport, Sample, Setup, Speed
 from specforge.runtime.draft.eagle3 import init_draft
@@ -32,6 +33,7 @@ KEYS = {
     "max_new_tokens",
     "draft_tokens",
     "batch_size",
+    "sampling",
     "evaluated_prompts",
     "skipped_rows",
     "acceptance_length",
@@ -116,6 +118,28 @@ def test_a_missing_checkpoint_and_numbers_below_one_are_refused(tmp_path, run):
             attrs.evolve(_request(run), **{name: 0})
 
 
+def test_prompts_that_are_no_file_are_told_before_anything_is_loaded(run, tmp_path):
+    request = attrs.evolve(_request(run), checkpoint=tmp_path / "nowhere")
+    for prompts, what in (("nope", "there is no such file"), ("run", "is a folder")):
+        with pytest.raises(ValueError, match=f"--prompts {tmp_path / prompts}: {what}; give a file of chats or of"):
+            evaluate(attrs.evolve(request, prompts=tmp_path / prompts))
+
+
+def test_a_gpu_that_is_not_there_is_told(run, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"device is 'cuda', and torch sees no GPU here; .* give --device cpu"):
+        evaluate(attrs.evolve(_request(run), device="cuda"))
+
+
+def test_a_device_without_memory_is_told(run, monkeypatch):
+    def exhausted(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore")
+
+    monkeypatch.setattr(torch.nn.Module, "to", exhausted)
+    with pytest.raises(ValueError, match=r"out of memory while .*run was evaluated: .*20.00 MiB.\nLower --batch-size"):
+        evaluate(_request(run))
+
+
 def test_the_text_of_a_report_names_differences_and_skipped_rows():
     setup = Setup("runs/x", 100, False, "toy", "dev.jsonl", "cuda", "bfloat16", 128, 2, 64)
     report = EvalReport(
@@ -140,3 +164,12 @@ def test_the_text_of_a_report_names_differences_and_skipped_rows():
     ):
         assert line in text
     assert report.unexplained == 1
+
+
+def test_sampled_output_says_how_it_was_drawn_and_compares_nothing(run):
+    report = evaluate(_request(run, sampling=Sampling(1.0, top_p=0.9, seed=4)))
+    assert report.json()["sampling"] == {"temperature": 1.0, "top_p": 0.9, "seed": 4}
+    assert report.differences == ()
+    assert "temperature 1, top-p 0.9, seed 4: distributed as the target's own" in report.text()
+    again = evaluate(_request(run, sampling=Sampling(1.0, top_p=0.9, seed=4)))
+    assert again.samples == report.samples != evaluate(_request(run, sampling=Sampling(1.0, seed=5))).samples

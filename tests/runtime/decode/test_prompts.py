@@ -105,5 +105,5 @@ def test_limit_counts_rows(tmp_path):
 
 def test_a_file_without_prompts_is_an_error_that_shows_a_row(tmp_path):
     path = _write(tmp_path / "rows.jsonl", [{"input_ids": [99]}])
-    with pytest.raises(ValueError, match=r"none of its 1 rows gives a prompt; row 1: token id outside"):
+    with pytest.raises(ValueError, match=r"of its 1 row none gives a prompt; row 1: token id outside"):
         read_prompts(_file(path), _none)

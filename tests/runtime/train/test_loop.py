@@ -91,11 +91,13 @@ class ToyFeed:
 class Run:
     """One training over a ToyFeed, with everything it wrote."""
 
-    def __init__(self, folder, settings, feed, beside=None, **records):
+    def __init__(self, folder, settings, feed, beside=None, unkept=False, **records):
         folder.mkdir(exist_ok=True)
         self.saved, self.out = [], io.StringIO()
         draft = init_draft(settings.draft, 5)
         head_VH = torch.randn(96, 32, generator=torch.Generator().manual_seed(9))
+        if unkept:  # the teacher's argmax is always another id than the draft's
+            head_VH[draft.t2d] = 0.0
         self.optimizer = Optimizer(draft, settings)
         step = Eagle3Step(draft, head_VH, settings.eagle3)
 
@@ -213,6 +215,16 @@ def test_evaluation_is_the_same_however_documents_are_packed(tmp_path, settings)
     assert found[0]["supervised"] > 0
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("unkept", [True, False])
+def test_a_draft_vocabulary_without_the_teachers_tokens_is_warned_of_once(settings, tmp_path, unkept):
+    run = Run(tmp_path, settings, ToyFeed(4), unkept=unkept)
+    said = [line for line in run.out.getvalue().splitlines() if line.startswith("warning")]
+    assert len(said) == unkept
+    assert all("step 1:" in line and "Raise Draft(vocab_size=40)" in line for line in said)
+    assert [line["kept_share"] == 0.0 for line in run.lines] == [unkept] * STEPS
+    assert [line["loss"] == 0.0 for line in run.lines] == [unkept] * STEPS
 
 
 @attrs.define

@@ -38,6 +38,7 @@ def test_ratios_are_made_of_summed_counts():
     assert (found["ploss_0"], found["ploss_1"]) == (1.5, 2.25)
     assert found["loss"] == pytest.approx(1.5 + 0.8 * 2.25)
     assert (found["acceptance_rate_0"], found["acceptance_rate_1"]) == (0.5, 0.5)
+    assert found["kept_share"] == pytest.approx(4 / 10)
 
 
 def test_no_rows_give_zero_not_nan():
