@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from specforge.dsl.feature import Feature
-from specforge.plan import SCHEMA, Batch, DataFile, Device, Op, Plan, Port, Process, Role
+from specforge.plan import SCHEMA, Batch, Control, DataFile, Device, Op, Plan, Port, Process, Role, Service
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
@@ -22,6 +22,7 @@ from specforge.settings import (
     Geometry,
     Parameter,
     SourceSettings,
+    StoreSettings,
     TargetSettings,
     TrainSettings,
 )
@@ -133,6 +134,9 @@ TRAIN = TrainSettings(
 )
 
 
+STORE = StoreSettings("shared_dir", None, None, "file", None, None, None, "prompts")
+
+
 @attrs.frozen
 class Toy:
     """Builds plans in the folder `base`: 22 training rows and 5 held-out rows of random tokens."""
@@ -190,14 +194,24 @@ class Toy:
             base=str(self.base),
         )
 
-    def disaggregated(self, plan: Plan) -> Plan:
-        """`plan` with its target in a process of its own."""
+    def disaggregated(self, plan: Plan, servers: int = 1) -> Plan:
+        """`plan` with its target in processes of their own."""
         (role,) = plan.roles
-        kinds = [(op, isinstance(op.settings, SourceSettings | CaptureSettings)) for op in role.ops]
-        capture = attrs.evolve(role, name="capture", ops=tuple(op for op, captures in kinds if captures))
-        trainer = attrs.evolve(role, name="trainer", ops=tuple(op for op, captures in kinds if not captures))
-        processes = (Process("server", ("capture",)), Process("trainer", ("trainer",)))
-        return attrs.evolve(plan, roles=(capture, trainer), processes=processes)
+        put = Op("put", "put", (_port("features", "capture.features"),), (_port("features"),), STORE)
+        get = Op("get", "get", (_port("features", "put.features"),), (_port("features"),), STORE)
+        named = {op.name: op for op in role.ops}
+        named["train"] = attrs.evolve(named["train"], inputs=(_port("features", "get.features"),))
+        capture = (*(op for op in named.values() if isinstance(op.settings, SourceSettings | CaptureSettings)), put)
+        trainer = (get, *(op for op in named.values() if op not in capture))
+        roles = attrs.evolve(role, name="capture", ops=capture), attrs.evolve(role, ops=trainer)
+        service = Service("service", "HTTP with a token", 0, "GET /health", 60.0)
+        processes = (
+            Process("controller", (), "controller", services=(service,)),
+            *(Process(f"server-{n}", ("capture",), "capture_server", services=(service,)) for n in range(servers)),
+            Process("worker-0", (), "capture_worker"),
+            Process("trainer", ("trainer",)),
+        )
+        return attrs.evolve(plan, roles=roles, processes=processes, control=Control(300.0, 3, 900.0, 1))
 
     def _source(self, name: str, path: str) -> Op:
         return Op(

@@ -14,7 +14,7 @@ from specforge.plan import DataFile, Plan, Role
 from specforge.runtime.env import hugging_face_cache
 from specforge.runtime.executor.work import capture_role, train_role
 from specforge.runtime.target import find_folder
-from specforge.settings import CheckpointSettings, TrainSettings
+from specforge.settings import CheckpointSettings, StoreSettings, TrainSettings
 from specforge.shipped import HUB, locate
 
 # what a device reports is a little below its name: an 80 GB H100 shows 79.2 GiB
@@ -34,13 +34,32 @@ def torch_device(role: Role, rank: int = 0) -> torch.device:
 
 
 def preflight(plan: Plan, folder: Path) -> None:
-    """Check packages, files by content, weights, devices, their memory, and disk space for checkpoints in `folder`.
+    """Check what this version runs, packages, files by content, weights, devices, their memory, and disk space.
 
     Raises PreflightError that lists all problems.
     """
-    problems = [*_packages(plan), *_files(plan), *_weights(plan), *_devices(plan), *_disk(plan, folder)]
+    problems = [
+        *_not_yet(plan),
+        *_packages(plan),
+        *_files(plan),
+        *_weights(plan),
+        *_devices(plan),
+        *_disk(plan, folder),
+    ]
     if problems:
         raise PreflightError("this plan cannot run here:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _not_yet(plan: Plan) -> Iterator[str]:
+    """What compiles and does not run in this version."""
+    if capture_role(plan) is train_role(plan):
+        return
+    if capture_role(plan).engine != "transformers":
+        yield "capture servers of SGLang do not run in this version; write servers=[Transformers()]"
+    if any(isinstance(op.settings, StoreSettings) and op.settings.kind != "shared_dir" for op in plan.ops()):
+        yield "the store Mooncake does not run in this version; write store=SharedDir()"
+    if (ranks := train_role(plan).ranks) > 1:
+        yield f"{ranks} trainer ranks apart from their target do not run in this version; leave Trainers out"
 
 
 def _packages(plan: Plan) -> Iterator[str]:

@@ -127,3 +127,18 @@ def test_a_missing_serve_extra_is_named_where_it_is_needed(toy, monkeypatch):
     preflight(toy.plan(), toy.base)
     (problem,) = problems(toy.disaggregated(toy.plan()), toy.base)
     assert problem.endswith("uvicorn is missing; pip install 'specforge[serve]'")
+
+
+def test_what_compiles_and_does_not_run_yet_is_refused_with_what_does(toy):
+    plan = toy.disaggregated(toy.plan())
+    capture, trainer = plan.roles
+    ops = [
+        attrs.evolve(op, settings=attrs.evolve(op.settings, kind="mooncake")) if op.kind == "put" else op
+        for op in capture.ops
+    ]
+    capture = attrs.evolve(capture, engine="sglang", ops=tuple(ops))
+    engine, store, ranks = problems(attrs.evolve(plan, roles=(capture, attrs.evolve(trainer, ranks=2))), toy.base)
+    assert engine.endswith("write servers=[Transformers()]")
+    assert store.endswith("write store=SharedDir()")
+    assert ranks.endswith("leave Trainers out")
+    preflight(plan, toy.base)

@@ -85,10 +85,10 @@ class At(threading.Thread):
 @pytest.mark.parametrize(("servers", "workers"), [(1, 1), (2, 2)])
 def test_both_topologies_give_the_same_bits(toy, forked, tmp_path, monkeypatch, servers, workers):
     """Workers are those of each server: batches end in any order."""
-    monkeypatch.setattr(disaggregated, "layout", lambda p: attrs.evolve(layout(p), servers=servers, workers=workers))
+    monkeypatch.setattr(disaggregated, "layout", lambda p: attrs.evolve(layout(p), workers=workers))
     plan = toy.plan(train=SETTINGS, evaluate=5, checkpoint={"every": 7, "keep": 2})
     quiet(attrs.evolve(plan, output_dir="colocated"))
-    result = quiet(attrs.evolve(toy.disaggregated(plan), output_dir="apart"))
+    result = quiet(attrs.evolve(toy.disaggregated(plan, servers), output_dir="apart"))
     assert (result.exit_code, result.step, len(result.exports)) == (0, 24, 1)
     assert_same_run(tmp_path / "colocated", tmp_path / "apart")
     assert list((tmp_path / "apart" / "features").iterdir()) == []
