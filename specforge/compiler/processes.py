@@ -18,7 +18,7 @@ def processes(facts: Facts) -> tuple[Process, ...]:
     """Colocated: the trainer. Disaggregated: the run, which prepares documents and starts all the others."""
     if not facts.apart:
         return (Process(TRAINER, (TRAINER,), gpus=facts.gpus[-1]),)
-    control = Service("control", "HTTP with a token", FREE, "GET /status", CONTROLLER_START_S)
+    control = Service("control", "HTTP with a token", FREE, "GET /health", CONTROLLER_START_S)
     found = [Process("run", (DATA,), "run"), Process("controller", (), "controller", services=(control,))]
     store = facts.disaggregated.store
     if isinstance(store, Mooncake):
@@ -32,7 +32,7 @@ def processes(facts: Facts) -> tuple[Process, ...]:
 def _server(number: int, server: Engine, gpus: tuple[int, ...]) -> Process:
     name, roles = f"server-{number}", (CAPTURE,)
     if not isinstance(server, SGLang):
-        service = Service("capture", "HTTP with a token", FREE, "GET /status", TRANSFORMERS_START_S)
+        service = Service("capture", "HTTP with a token", FREE, "GET /health", TRANSFORMERS_START_S)
         return Process(name, roles, "capture_server", gpus, (service,))
     service = Service("capture", "HTTP", FREE, "GET /get_model_info", server.startup_timeout_s)
     return Process(name, roles, "capture_server", gpus, (service,), server.url, _command(server, len(gpus)))
