@@ -24,6 +24,7 @@ CAPTURE_FLAGS = {
     "tp": ((), "it is SGLang(tp=...)"),
     "mem-fraction-static": ((), "it is SGLang(mem_fraction=...)"),
     "dtype": ((), "it is SGLang(dtype=...)"),
+    "context-length": ((), "it follows from max_length"),
 }
 
 
