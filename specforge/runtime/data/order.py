@@ -28,7 +28,7 @@ class Order:
     An optimizer step is the next `accumulation` x `ranks` packs, dealt to the ranks in turn: each has the same number
     of micro-steps, and where packs run out a rank's last one is empty. The last step of an epoch takes what is left. It
     is a real step, normalised by its own supervised rows; no document waits for the next epoch.
-    `max_steps` ends the run early and never prolongs it.
+    `max_steps` ends the run early and never prolongs it. `rank_documents`: those of a step on one rank, at most.
     """
 
     seed: int
@@ -39,6 +39,7 @@ class Order:
     max_steps: int | None = None
     ranks: int = 1
     packs: tuple[tuple[int, ...], ...] | None = attrs.field(default=None, eq=False, repr=False)
+    rank_documents: int = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.documents < 1:
@@ -50,7 +51,12 @@ class Order:
                 raise ValueError(f"{name} is {value}; it must be at least {minimum}")
         if self.max_steps is not None and self.max_steps < 1:
             raise ValueError(f"max_steps is {self.max_steps}; it must be at least 1, or None for all epochs")
-        assert (self.batch_documents is None) != (self.packs is None), "documents are counted, or packs are given"
+        if self.packs is None:
+            assert self.batch_documents is not None, "documents are counted, or packs are given"
+            most = self.batch_documents * self.accumulation
+        else:
+            most = sum(sorted((len(pack) for pack in self.packs), reverse=True)[: self.accumulation])
+        object.__setattr__(self, "rank_documents", most)  # asked for in every step, and never another
 
     @property
     def steps_per_epoch(self) -> int:
@@ -63,13 +69,6 @@ class Order:
         """Optimizer steps of the run."""
         whole = self.epochs * self.steps_per_epoch
         return whole if self.max_steps is None else min(whole, self.max_steps)
-
-    @property
-    def rank_documents(self) -> int:
-        """Documents of an optimizer step on one rank, at most."""
-        if self.packs is None:
-            return self._step_size // self.ranks
-        return sum(sorted((len(pack) for pack in self.packs), reverse=True)[: self.accumulation])
 
     def epoch(self, step: int) -> int:
         """The epoch (from 0) that optimizer step `step` (from 0) belongs to."""
@@ -147,14 +146,14 @@ def packed(seed: int, lengths: Sequence[int], tokens: int) -> tuple[tuple[int, .
 
 
 def capture_batches(
-    documents: tuple[int, ...], lengths: Callable[[int], int], size: int
+    documents: tuple[int, ...], length_of: Callable[[int], int], size: int
 ) -> tuple[tuple[int, ...], ...]:
     """The documents captured together, in forwards of at most `size`: where they make several, by length.
 
     So a padded forward holds documents of similar length. The rows of a capture batch never change company.
     """
     if len(documents) > size:
-        documents = tuple(sorted(documents, key=lambda document: (lengths(document), document)))
+        documents = tuple(sorted(documents, key=lambda document: (length_of(document), document)))
     return chunks(documents, size)
 
 

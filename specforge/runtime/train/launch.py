@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from multiprocessing import forkserver
 from typing import Any
 
 import attrs
@@ -60,6 +61,17 @@ class _Asked:
         return bool(self.event.is_set())
 
 
+def start_server() -> None:
+    """Start the process that ranks are forked from, where it does not run: it imports while this one goes on."""
+    multiprocessing.get_context(START).set_forkserver_preload(PRELOADED)
+    # it inherits the mask, and ranks do: a terminal's Ctrl-C is this process's alone, which gets it a little later
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def launch(ranks: int, entry: Entry, arguments: tuple[Any, ...]) -> Any:
     """`entry(stop, *arguments)` in `ranks` processes; returns what rank 0's gave. All of it has to be picklable.
 
@@ -69,8 +81,8 @@ def launch(ranks: int, entry: Entry, arguments: tuple[Any, ...]) -> Any:
     with this process. A script that comes here has its own start under `if __name__ == "__main__"`: ranks import it.
     """
     _quieten()
+    start_server()
     context = multiprocessing.get_context(START)
-    context.set_forkserver_preload(PRELOADED)
     event, over, others = context.Event(), threading.Event(), set(multiprocessing.active_children())
     outcome: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
