@@ -171,7 +171,7 @@ def test_a_device_without_memory_is_told(toy, monkeypatch):
     def exhausted(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore")
 
-    monkeypatch.setitem(EXECUTORS, ("transformers",), exhausted)
+    monkeypatch.setitem(EXECUTORS, "colocated", exhausted)
     with pytest.raises(ValueError, match=r"out of memory while toy was trained .*: CUDA.* 20.00 MiB\.\nLower train"):
         quiet(toy.plan())
 
