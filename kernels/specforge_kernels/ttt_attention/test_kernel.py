@@ -1,0 +1,82 @@
+"""In: small cases. Out: the Triton kernels' value, LSE and gradients equal the float64 reference's.
+
+Where there is no GPU the cases run in a process of their own under Triton's interpreter, in float32: its dot of
+bfloat16 reads bits as integers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from specforge_kernels.ttt_attention.blocks import blocks
+from specforge_kernels.ttt_attention.cases import SMALL, TOLERANCE, Case, inputs
+from specforge_kernels.ttt_attention.reference import reference
+
+CASES = {name: case for name, case in SMALL.items() if sum(case.lengths) < 100} | {
+    "two blocks": Case((70, 3, 130), 0.8, 2)
+}
+
+
+def compare_kernel(case: Case, dtype: torch.dtype, device: str, window: int = 0) -> float:
+    from specforge_kernels.ttt_attention.kernel import TritonAttention
+
+    given = inputs(case, dtype, device)
+    rows = given.rows
+    host = (rows.document_Q, rows.position_Q, rows.document_C, rows.position_C)
+    tasks = blocks(*(x.cpu().numpy() for x in host), window=window).to(device)
+    exact = [x.detach().double().requires_grad_() for x in given.leaves]
+    k = case.suffix
+    query, key, value, keys, values = given.tensors
+    own = (torch.stack(keys), torch.stack(values)) if k else (None, None)
+    out, lse = TritonAttention.apply(query, key, value, *own, tasks)
+    expected = reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], rows)
+    grad = torch.randn(out.shape, dtype=torch.float64, device=device).to(dtype)
+    found = torch.autograd.grad(out, given.leaves, grad)
+    wanted = torch.autograd.grad(expected, exact, grad.double())
+    assert torch.isfinite(lse).all()
+    pairs = zip([out, *found], [expected, *wanted], strict=True)
+    return max(((a.double() - b).norm() / b.norm().clamp(min=0.1)).item() for a, b in pairs)
+
+
+def main(device: str) -> None:
+    for name, case in CASES.items():
+        for dtype in (torch.float32,) if device == "cpu" else (torch.float32, torch.bfloat16):
+            error = compare_kernel(case, dtype, device)
+            print(f"{name} {dtype}: {error:.2e}", flush=True)
+            assert error < TOLERANCE[dtype], (name, dtype, error)
+
+
+def mend_interpreter() -> None:
+    """Triton 3.6's interpreter cannot use a loaded scalar as a loop bound with numpy 2.4: arrays of one element."""
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+@pytest.mark.cpu
+def test_kernel_under_the_interpreter():
+    run = subprocess.run(
+        [sys.executable, __file__], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.gpu
+def test_kernel_on_the_gpu():
+    main("cuda")
+
+
+if __name__ == "__main__":
+    mend_interpreter()
+    main("cpu")
