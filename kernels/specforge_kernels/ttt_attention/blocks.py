@@ -54,8 +54,6 @@ def blocks(
     document_C: np.ndarray,
     position_C: np.ndarray,
     window: int = 0,
-    query_block: int = QUERY_BLOCK,
-    key_block: int = KEY_BLOCK,
 ) -> Blocks:
     """`window`: a query sees keys of its last `window` positions, itself included; 0: all before it.
 
@@ -69,13 +67,13 @@ def blocks(
     query_tasks, key_tasks = [], []
     query_start = key_start = 0
     for query_end, key_end in zip(query_ends.tolist(), key_ends.tolist(), strict=True):
-        for first in range(query_start, query_end, query_block):
-            end = min(first + query_block, query_end)
+        for first in range(query_start, query_end, QUERY_BLOCK):
+            end = min(first + QUERY_BLOCK, query_end)
             seen = max(0, int(positions[first]) - window + 1) if window else 0
             query_tasks.append((first, end, key_start, seen, int(positions[end - 1]) + 1))
         of_document = positions[query_start:query_end]
-        for first in range(key_start, key_end, key_block):
-            end, place = min(first + key_block, key_end), first - key_start
+        for first in range(key_start, key_end, KEY_BLOCK):
+            end, place = min(first + KEY_BLOCK, key_end), first - key_start
             low = query_start + int(np.searchsorted(of_document, place))
             last = place + end - first - 1
             high = query_start + int(np.searchsorted(of_document, last + window)) if window else query_end

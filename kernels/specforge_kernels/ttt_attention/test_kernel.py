@@ -34,7 +34,9 @@ def compare_kernel(case: Case, dtype: torch.dtype, device: str, window: int = 0)
     query, key, value, keys, values = given.tensors
     own = (torch.stack(keys), torch.stack(values)) if k else (None, None)
     out, lse = TritonAttention.apply(query, key, value, *own, tasks)
-    expected = reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], rows)
+    expected = (
+        windowed(exact, rows, window) if window else reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], rows)
+    )
     grad = torch.randn(out.shape, dtype=torch.float64, device=device).to(dtype)
     found = torch.autograd.grad(out, given.leaves, grad)
     wanted = torch.autograd.grad(expected, exact, grad.double())
@@ -43,12 +45,23 @@ def compare_kernel(case: Case, dtype: torch.dtype, device: str, window: int = 0)
     return max(((a.double() - b).norm() / b.norm().clamp(min=0.1)).item() for a, b in pairs)
 
 
+def windowed(exact, rows, window):
+    """The formula without suffix or grouping, with a window."""
+    query, key, value = exact
+    scores = torch.einsum("qhd,chd->hqc", query, key) / query.shape[2] ** 0.5
+    back = rows.position_Q[:, None] - rows.position_C
+    seen = (rows.document_Q[:, None] == rows.document_C) & (back >= 0) & (back < window)
+    return torch.einsum("hqc,che->qhe", scores.masked_fill(~seen, -torch.inf).softmax(-1), value)
+
+
 def main(device: str) -> None:
     for name, case in CASES.items():
         for dtype in (torch.float32,) if device == "cpu" else (torch.float32, torch.bfloat16):
             error = compare_kernel(case, dtype, device)
             print(f"{name} {dtype}: {error:.2e}", flush=True)
             assert error < TOLERANCE[dtype], (name, dtype, error)
+    error = compare_kernel(Case((150, 40), heads=2, kv_heads=2), torch.float32, device, window=33)
+    assert error < TOLERANCE[torch.float32], ("window", error)
 
 
 def mend_interpreter() -> None:
