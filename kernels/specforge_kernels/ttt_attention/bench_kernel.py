@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from specforge_kernels.ttt_attention.blocks import blocks
-from specforge_kernels.ttt_attention.kernel import TritonAttention
+from specforge_kernels.ttt_attention.launch import TritonAttention
 from specforge_kernels.ttt_attention.test_kernel import main as check
 
 SHAPES = {"Llama-3-8B": (32, 8, 128, 128), "SmolLM2": (9, 3, 64, 64), "DeepSeek-V3": (32, 32, 192, 128)}
@@ -27,7 +27,7 @@ def row(name: str, lengths: tuple[int, ...], shape: tuple[int, int, int, int], s
     document = np.repeat(np.arange(len(lengths)), lengths)
     position = np.concatenate([np.arange(n) for n in lengths])
     count = len(document)
-    tasks = blocks(document, position, document, position).to("cuda")
+    tasks = blocks(document, position, np.array(lengths)).to("cuda")
 
     def made(*size: int) -> torch.Tensor:
         return torch.randn(size, device="cuda", dtype=torch.bfloat16, requires_grad=True)

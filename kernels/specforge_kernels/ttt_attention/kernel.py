@@ -1,281 +1,293 @@
-"""In: queries, keys, values and `Blocks`. Out: attention and LSE in Triton, and its gradients, without atomics.
+"""In: queries, keys and values of one TTT step. Out: the Triton kernels of its attention and of its gradients.
 
-Forward and dQ: one program per query task and head. dK_0, dV_0: one per key task and key-value head, which loops over
-the heads of its group. dK_i, dV_i: one per query task and key-value head. Scores are in base 2.
-Legend: Q query rows, C key rows, N heads, G key-value heads, d key width, e value width, k suffix steps.
+Forward and dQ: one program per query block and head. dK_0, dV_0: one per key block and key-value head, which loops over
+the heads of its group, with scores transposed so that P and dS go into the next matmul from registers. dK_i, dV_i: one
+per few rows and key-value head. No atomics. Scores are in base 2. Blocks that every query sees whole take no mask.
+Legend: N heads, G key-value heads, D key width, E value width, BD and BE the same padded, BM queries, BN keys.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 
-from specforge_kernels.ttt_attention.blocks import KEY_BLOCK, QUERY_BLOCK, Blocks
 
-LOG2_E = 1.4426950408889634
+@triton.jit
+def _load(pointers, live, at, width: tl.constexpr, block: tl.constexpr, masked: tl.constexpr):
+    """[rows, block] of row pointers; zero past `width`, and where not `live` if `masked`."""
+    full = pointers[:, None] + at[None, :]
+    if masked:
+        if width == block:
+            return tl.load(full, mask=live[:, None], other=0.0)
+        return tl.load(full, mask=live[:, None] & (at < width)[None, :], other=0.0)
+    if width == block:
+        return tl.load(full)
+    return tl.load(full, mask=(at < width)[None, :], other=0.0)
 
 
 @triton.jit
-def _row(base, rows, stride, head, width: tl.constexpr, block: tl.constexpr, live):
-    """[rows, block] of one head of rows of [.., heads, width]; zero where not `live` and past `width`."""
-    at = tl.arange(0, block)
-    return tl.load(
-        base + rows[:, None].to(tl.int64) * stride + head * width + at[None, :],
-        mask=live[:, None] & (at < width)[None, :],
-        other=0.0,
-    )
-
-
-@triton.jit
-def _put(base, rows, stride, head, width: tl.constexpr, block: tl.constexpr, live, value):
-    at = tl.arange(0, block)
+def _store(pointers, live, at, width: tl.constexpr, value):
     tl.store(
-        base + rows[:, None].to(tl.int64) * stride + head * width + at[None, :],
-        value.to(base.dtype.element_ty),
+        pointers[:, None] + at[None, :],
+        value.to(pointers.dtype.element_ty),
         mask=live[:, None] & (at < width)[None, :],
     )
 
 
 @triton.jit
-def _seen(positions, keys, end, window):
-    seen = (keys[None, :] <= positions[:, None]) & (keys < end)[None, :]
-    return seen & ((window == 0) | (keys[None, :] > positions[:, None] - window))
+def _task(tasks, index):
+    task = tasks + index * 6
+    return (
+        tl.load(task).to(tl.int32),
+        tl.load(task + 1).to(tl.int32),
+        tl.load(task + 2),
+        tl.load(task + 3).to(tl.int32),
+        tl.load(task + 4).to(tl.int32),
+        tl.load(task + 5).to(tl.int32),
+    )
+
+
+@triton.jit
+def _seen(positions, keys, window):
+    """[queries, keys] or, from positions [1, ..] and keys [.., 1], transposed."""
+    return (keys <= positions) & ((window == 0) | (keys > positions - window))
+
+
+@triton.jit
+def _forward_blocks(
+    query, acc, total, top, positions, k, v, start, end, window, scale, k_stride, v_stride,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr,
+    masked: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
+    for first in range(start, end, BN):
+        keys = first + tl.arange(0, BN)
+        there = keys < end
+        key = _load(k + keys.to(tl.int64) * k_stride, there, at_d, D, BD, masked)
+        score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        if masked:
+            visible = _seen(positions[:, None], keys[None, :], window) & there[None, :]
+            score = tl.where(visible, score, -float("inf"))
+        new_top = tl.maximum(top, tl.max(score, 1) * scale)
+        p = tl.exp2(score * scale - new_top[:, None])
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(p, 1)
+        value = _load(v + keys.to(tl.int64) * v_stride, there, at_e, E, BE, masked)
+        acc = acc * shrink[:, None]
+        acc = tl.dot(p.to(value.dtype), value, acc, input_precision=PRECISION)
+        top = new_top
+    return acc, total, top
 
 
 @triton.jit(do_not_specialize=["suffix", "suffix_rows", "window"])
 def forward_kernel(
-    q, k, v, own_k, own_v, out, lse, query_rows, query_positions, key_rows, tasks,
+    q, k, v, own_k, own_v, out, lse, query_rows, query_positions, tasks,
     q_stride, k_stride, v_stride, suffix, suffix_rows, window, scale,
-    N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BD: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
-    task = tasks + tl.program_id(0) * 5
-    first, end, key_base, low, high = (
-        tl.load(task), tl.load(task + 1), tl.load(task + 2), tl.load(task + 3), tl.load(task + 4),
-    )  # fmt: skip
+    begin, end, key_base, low, high, full = _task(tasks, tl.program_id(0) // SPLIT)
     kv = head // (N // G)
-    slot = first + tl.arange(0, BM)
+    at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
+    slot = begin + (tl.program_id(0) % SPLIT) * BM + tl.arange(0, BM)
     live = slot < end
     rows = tl.load(query_rows + slot, mask=live, other=0)
-    positions = tl.load(query_positions + slot, mask=live, other=-1)
-    query = _row(q, rows, q_stride, head, D, BD, live)
+    positions = tl.load(query_positions + slot, mask=live, other=-1).to(tl.int32)
+    query = _load(q + rows * q_stride + head * D, live, at_d, D, BD, True)
+    k += key_base * k_stride + kv * D
+    v += key_base * v_stride + kv * E
     top = tl.full([BM], -1.0e30, tl.float32)
     total = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, BE], tl.float32)
-    for start in range(low, high, BN):
-        keys = start + tl.arange(0, BN)
-        there = keys < high
-        at = tl.load(key_rows + key_base + keys, mask=there, other=0)
-        key = _row(k, at, k_stride, kv, D, BD, there)
-        score = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-        score = tl.where(_seen(positions, keys, high, window), score, -float("inf"))
-        new_top = tl.maximum(top, tl.max(score, 1))
-        p = tl.exp2(score - new_top[:, None])
-        shrink = tl.exp2(top - new_top)
-        total = total * shrink + tl.sum(p, 1)
-        value = _row(v, at, v_stride, kv, E, BE, there)
-        acc = acc * shrink[:, None] + tl.dot(p.to(value.dtype), value, input_precision=PRECISION)
-        top = new_top
+    cut = low + tl.maximum(full - low, 0) // BN * BN
+    acc, total, top = _forward_blocks(
+        query, acc, total, top, positions, k, v, low, cut, window, scale, k_stride, v_stride,
+        D, E, BD, BE, BN, False, PRECISION,
+    )  # fmt: skip
+    acc, total, top = _forward_blocks(
+        query, acc, total, top, positions, k, v, cut, high, window, scale, k_stride, v_stride,
+        D, E, BD, BE, BN, True, PRECISION,
+    )  # fmt: skip
+    wide = query.to(tl.float32)
     for i in range(suffix):
-        step = tl.cast(i, tl.int64) * suffix_rows
-        key = _row(own_k + step * G * D, rows, G * D, kv, D, BD, live)
-        value = _row(own_v + step * G * E, rows, G * E, kv, E, BE, live)
-        score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+        at = (tl.cast(i, tl.int64) * suffix_rows + rows) * G + kv
+        key = _load(own_k + at * D, live, at_d, D, BD, True)
+        value = _load(own_v + at * E, live, at_e, E, BE, True)
+        score = tl.sum(wide * key.to(tl.float32), 1) * scale
         new_top = tl.maximum(top, score)
         p = tl.exp2(score - new_top)
         shrink = tl.exp2(top - new_top)
         total = total * shrink + p
         acc = acc * shrink[:, None] + p[:, None] * value.to(tl.float32)
         top = new_top
-    _put(out, rows, N * E, head, E, BE, live, acc / total[:, None])
-    tl.store(lse + rows.to(tl.int64) * N + head, top + tl.log2(total), mask=live)
+    total = tl.where(live, total, 1.0)
+    _store(out + (rows * N + head) * E, live, at_e, E, acc / total[:, None])
+    tl.store(lse + rows * N + head, top + tl.log2(total), mask=live)
+
+
+@triton.jit(do_not_specialize=["count"])
+def delta_kernel(out, do, delta, count, E: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr):
+    """delta = sum(out * dout) over a head's width; `count` rows times heads."""
+    at = tl.arange(0, BE)
+    rows = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    live = rows < count
+    a = _load(out + rows * E, live, at, E, BE, True).to(tl.float32)
+    b = _load(do + rows * E, live, at, E, BE, True).to(tl.float32)
+    tl.store(delta + rows, tl.sum(a * b, 1), mask=live)
+
+
+@triton.jit
+def _dq_blocks(
+    query, grad, acc, row_lse, row_delta, positions, k, v, start, end, window, scale, k_stride, v_stride,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr,
+    masked: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
+    for first in range(start, end, BN):
+        keys = first + tl.arange(0, BN)
+        there = keys < end
+        key = _load(k + keys.to(tl.int64) * k_stride, there, at_d, D, BD, masked)
+        value = _load(v + keys.to(tl.int64) * v_stride, there, at_e, E, BE, masked)
+        score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        pull = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
+        p = tl.exp2(score * scale - row_lse[:, None])
+        if masked:
+            p = tl.where(_seen(positions[:, None], keys[None, :], window) & there[None, :], p, 0.0)
+        ds = p * (pull - row_delta[:, None])
+        acc = tl.dot(ds.to(key.dtype), key, acc, input_precision=PRECISION)
+    return acc
 
 
 @triton.jit(do_not_specialize=["suffix", "suffix_rows", "window"])
 def dq_kernel(
-    q, k, v, own_k, own_v, do, lse, delta, dq, query_rows, query_positions, key_rows, tasks,
+    q, k, v, own_k, own_v, do, lse, delta, dq, query_rows, query_positions, tasks,
     q_stride, k_stride, v_stride, suffix, suffix_rows, window, scale, out_scale,
-    N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BD: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
-    task = tasks + tl.program_id(0) * 5
-    first, end, key_base, low, high = (
-        tl.load(task), tl.load(task + 1), tl.load(task + 2), tl.load(task + 3), tl.load(task + 4),
-    )  # fmt: skip
+    begin, end, key_base, low, high, full = _task(tasks, tl.program_id(0) // SPLIT)
     kv = head // (N // G)
-    slot = first + tl.arange(0, BM)
+    at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
+    slot = begin + (tl.program_id(0) % SPLIT) * BM + tl.arange(0, BM)
     live = slot < end
     rows = tl.load(query_rows + slot, mask=live, other=0)
-    positions = tl.load(query_positions + slot, mask=live, other=-1)
-    query = _row(q, rows, q_stride, head, D, BD, live)
-    grad = _row(do, rows, N * E, head, E, BE, live)
-    at_row = rows.to(tl.int64) * N + head
-    row_lse = tl.load(lse + at_row, mask=live, other=0.0)
-    row_delta = tl.load(delta + at_row, mask=live, other=0.0)
+    positions = tl.load(query_positions + slot, mask=live, other=-1).to(tl.int32)
+    query = _load(q + rows * q_stride + head * D, live, at_d, D, BD, True)
+    grad = _load(do + (rows * N + head) * E, live, at_e, E, BE, True)
+    row_lse = tl.load(lse + rows * N + head, mask=live, other=float("inf"))
+    row_delta = tl.load(delta + rows * N + head, mask=live, other=0.0)
+    k += key_base * k_stride + kv * D
+    v += key_base * v_stride + kv * E
     acc = tl.zeros([BM, BD], tl.float32)
-    for start in range(low, high, BN):
-        keys = start + tl.arange(0, BN)
-        there = keys < high
-        at = tl.load(key_rows + key_base + keys, mask=there, other=0)
-        key = _row(k, at, k_stride, kv, D, BD, there)
-        value = _row(v, at, v_stride, kv, E, BE, there)
-        score = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-        score = tl.where(_seen(positions, keys, high, window), score, -float("inf"))
-        p = tl.exp2(score - row_lse[:, None])
-        ds = p * (tl.dot(grad, tl.trans(value), input_precision=PRECISION) - row_delta[:, None])
-        acc += tl.dot(ds.to(key.dtype), key, input_precision=PRECISION)
+    cut = low + tl.maximum(full - low, 0) // BN * BN
+    acc = _dq_blocks(
+        query, grad, acc, row_lse, row_delta, positions, k, v, low, cut, window, scale, k_stride, v_stride,
+        D, E, BD, BE, BN, False, PRECISION,
+    )  # fmt: skip
+    acc = _dq_blocks(
+        query, grad, acc, row_lse, row_delta, positions, k, v, cut, high, window, scale, k_stride, v_stride,
+        D, E, BD, BE, BN, True, PRECISION,
+    )  # fmt: skip
     for i in range(suffix):
-        step = tl.cast(i, tl.int64) * suffix_rows
-        key = _row(own_k + step * G * D, rows, G * D, kv, D, BD, live).to(tl.float32)
-        value = _row(own_v + step * G * E, rows, G * E, kv, E, BE, live).to(tl.float32)
+        at = (tl.cast(i, tl.int64) * suffix_rows + rows) * G + kv
+        key = _load(own_k + at * D, live, at_d, D, BD, True).to(tl.float32)
+        value = _load(own_v + at * E, live, at_e, E, BE, True).to(tl.float32)
         p = tl.exp2(tl.sum(query.to(tl.float32) * key, 1) * scale - row_lse)
         ds = p * (tl.sum(grad.to(tl.float32) * value, 1) - row_delta)
         acc += ds[:, None] * key
-    _put(dq, rows, N * D, head, D, BD, live, acc * out_scale)
+    _store(dq + (rows * N + head) * D, live, at_d, D, acc * out_scale)
+
+
+@triton.jit
+def _dkv_blocks(
+    key, value, key_acc, value_acc, q, do, lse, delta, query_rows, query_positions, keys, start, end, window, scale,
+    q_stride, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BM: tl.constexpr, masked: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
+    for first in range(start, end, BM):
+        slot = first + tl.arange(0, BM)
+        live = slot < end
+        rows = tl.load(query_rows + slot, mask=live, other=0)
+        query = _load(q + rows * q_stride, live, at_d, D, BD, True)
+        row_lse = tl.load(lse + rows * N, mask=live, other=float("inf"))
+        score = tl.dot(key, tl.trans(query), input_precision=PRECISION)
+        p = tl.exp2(score * scale - row_lse[None, :])
+        if masked:
+            positions = tl.load(query_positions + slot, mask=live, other=-1).to(tl.int32)
+            p = tl.where(_seen(positions[None, :], keys[:, None], window), p, 0.0)
+        grad = _load(do + rows * (N * E), live, at_e, E, BE, True)
+        value_acc = tl.dot(p.to(grad.dtype), grad, value_acc, input_precision=PRECISION)
+        pull = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
+        row_delta = tl.load(delta + rows * N, mask=live, other=0.0)
+        ds = p * (pull - row_delta[None, :])
+        key_acc = tl.dot(ds.to(query.dtype), query, key_acc, input_precision=PRECISION)
+    return key_acc, value_acc
 
 
 @triton.jit(do_not_specialize=["window"])
 def dkv_kernel(
-    q, k, v, do, lse, delta, dk, dv, query_rows, query_positions, key_rows, tasks,
+    q, k, v, do, lse, delta, dk, dv, query_rows, query_positions, tasks,
     q_stride, k_stride, v_stride, window, scale, out_scale,
-    N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BD: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     kv = tl.program_id(1)
-    task = tasks + tl.program_id(0) * 5
-    first, end, place, low, high = (
-        tl.load(task), tl.load(task + 1), tl.load(task + 2), tl.load(task + 3), tl.load(task + 4),
-    )  # fmt: skip
-    slot = first + tl.arange(0, BN)
+    begin, end, place, low, high, full = _task(tasks, tl.program_id(0) // SPLIT)
+    at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
+    shift = (tl.program_id(0) % SPLIT) * BN + tl.arange(0, BN)
+    slot = (begin + shift).to(tl.int64)
     there = slot < end
-    at = tl.load(key_rows + slot, mask=there, other=0)
-    keys = place + tl.arange(0, BN)
-    key = _row(k, at, k_stride, kv, D, BD, there)
-    value = _row(v, at, v_stride, kv, E, BE, there)
+    keys = place.to(tl.int32) + shift
+    key = _load(k + slot * k_stride + kv * D, there, at_d, D, BD, True)
+    value = _load(v + slot * v_stride + kv * E, there, at_e, E, BE, True)
     key_acc = tl.zeros([BN, BD], tl.float32)
     value_acc = tl.zeros([BN, BE], tl.float32)
-    for start in range(low, high, BM):
-        asked = start + tl.arange(0, BM)
-        live = asked < high
-        rows = tl.load(query_rows + asked, mask=live, other=0)
-        positions = tl.load(query_positions + asked, mask=live, other=-1)
-        seen = _seen(positions, keys, place + end - first, window)
-        for head in range(kv * (N // G), (kv + 1) * (N // G)):
-            query = _row(q, rows, q_stride, head, D, BD, live)
-            grad = _row(do, rows, N * E, head, E, BE, live)
-            at_row = rows.to(tl.int64) * N + head
-            row_lse = tl.load(lse + at_row, mask=live, other=0.0)
-            row_delta = tl.load(delta + at_row, mask=live, other=0.0)
-            score = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-            p = tl.exp2(tl.where(seen, score, -float("inf")) - row_lse[:, None])
-            value_acc += tl.dot(tl.trans(p.to(grad.dtype)), grad, input_precision=PRECISION)
-            ds = p * (tl.dot(grad, tl.trans(value), input_precision=PRECISION) - row_delta[:, None])
-            key_acc += tl.dot(tl.trans(ds.to(query.dtype)), query, input_precision=PRECISION)
-    _put(dk, at, G * D, kv, D, BD, there, key_acc * out_scale)
-    _put(dv, at, G * E, kv, E, BE, there, value_acc)
+    cut = tl.minimum(low + (full - low + BM - 1) // BM * BM, high)
+    for head in range(kv * (N // G), (kv + 1) * (N // G)):
+        key_acc, value_acc = _dkv_blocks(
+            key, value, key_acc, value_acc, q + head * D, do + head * E, lse + head, delta + head, query_rows,
+            query_positions, keys, low, cut, window, scale, q_stride, N, D, E, BD, BE, BM, True, PRECISION,
+        )  # fmt: skip
+        key_acc, value_acc = _dkv_blocks(
+            key, value, key_acc, value_acc, q + head * D, do + head * E, lse + head, delta + head, query_rows,
+            query_positions, keys, cut, high, window, scale, q_stride, N, D, E, BD, BE, BM, False, PRECISION,
+        )  # fmt: skip
+    _store(dk + (slot * G + kv) * D, there, at_d, D, key_acc * out_scale)
+    _store(dv + (slot * G + kv) * E, there, at_e, E, value_acc)
 
 
-@triton.jit(do_not_specialize=["suffix", "suffix_rows"])
+@triton.jit(do_not_specialize=["count", "suffix", "suffix_rows"])
 def own_kernel(
-    q, own_k, own_v, do, lse, delta, dk, dv, query_rows, tasks, q_stride, suffix, suffix_rows, scale, out_scale,
-    N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BD: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr,
+    q, own_k, own_v, do, lse, delta, dk, dv, count, q_stride, suffix, suffix_rows, scale, out_scale,
+    N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BM: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
+    """Gradients of the suffix; `ADD`: onto what dk and dv hold (each row is one program's, so the order is fixed)."""
     kv = tl.program_id(1)
-    task = tasks + tl.program_id(0) * 5
-    slot = tl.load(task) + tl.arange(0, BM)
-    live = slot < tl.load(task + 1)
-    rows = tl.load(query_rows + slot, mask=live, other=0)
+    at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
+    rows = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    live = rows < count
     for i in range(suffix):
-        step = tl.cast(i, tl.int64) * suffix_rows
-        key = _row(own_k + step * G * D, rows, G * D, kv, D, BD, live).to(tl.float32)
-        value = _row(own_v + step * G * E, rows, G * E, kv, E, BE, live).to(tl.float32)
+        at = (tl.cast(i, tl.int64) * suffix_rows + rows) * G + kv
+        key = _load(own_k + at * D, live, at_d, D, BD, True).to(tl.float32)
+        value = _load(own_v + at * E, live, at_e, E, BE, True).to(tl.float32)
         key_acc = tl.zeros([BM, BD], tl.float32)
         value_acc = tl.zeros([BM, BE], tl.float32)
         for head in range(kv * (N // G), (kv + 1) * (N // G)):
-            query = _row(q, rows, q_stride, head, D, BD, live).to(tl.float32)
-            grad = _row(do, rows, N * E, head, E, BE, live).to(tl.float32)
-            at_row = rows.to(tl.int64) * N + head
-            row_lse = tl.load(lse + at_row, mask=live, other=0.0)
-            row_delta = tl.load(delta + at_row, mask=live, other=0.0)
+            query = _load(q + rows * q_stride + head * D, live, at_d, D, BD, True).to(tl.float32)
+            grad = _load(do + (rows * N + head) * E, live, at_e, E, BE, True).to(tl.float32)
+            row_lse = tl.load(lse + rows * N + head, mask=live, other=0.0)
+            row_delta = tl.load(delta + rows * N + head, mask=live, other=0.0)
             p = tl.exp2(tl.sum(query * key, 1) * scale - row_lse)
             ds = p * (tl.sum(grad * value, 1) - row_delta)
             key_acc += ds[:, None] * query
             value_acc += p[:, None] * grad
-        _put(dk + step * G * D, rows, G * D, kv, D, BD, live, key_acc * out_scale)
-        _put(dv + step * G * E, rows, G * E, kv, E, BE, live, value_acc)
-
-
-def _packed(x: torch.Tensor) -> torch.Tensor:
-    """Rows may be apart, the heads of one row may not."""
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
-
-
-class TritonAttention(torch.autograd.Function):
-    """apply(query_QNd, key_CGd, value_CGe, own_keys_kQGd, own_values_kQGe, Blocks) -> out [Q, N, e], lse [Q, N].
-
-    lse: natural logarithm, float32, not differentiable. `own_*`: None at step 0; may have more rows than Q.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, query, key, value, own_keys, own_values, blocks: Blocks):  # type: ignore[no-untyped-def]
-        query, key, value = _packed(query), _packed(key), _packed(value)
-        (count, heads, width), wide = query.shape, value.shape[2]
-        out, lse = query.new_empty(count, heads, wide), query.new_empty(count, heads, dtype=torch.float32)
-        ctx.shape = _shape(query, value)
-        steps, rows = (0, 0) if own_keys is None else own_keys.shape[:2]
-        ctx.suffix = (steps, rows)
-        own = (query, query) if own_keys is None else (own_keys.contiguous(), own_values.contiguous())
-        grid = (len(blocks.query_tasks_M5), heads)
-        forward_kernel[grid](
-            query, key, value, *own, out, lse, blocks.query_rows_Q, blocks.query_positions_Q, blocks.key_rows_C,
-            blocks.query_tasks_M5, query.stride(0), key.stride(0), value.stride(0), steps, rows, blocks.window,
-            LOG2_E * width**-0.5, BM=QUERY_BLOCK, BN=KEY_BLOCK, PRECISION="ieee", **ctx.shape,
-        )  # fmt: skip
-        ctx.blocks = blocks
-        ctx.save_for_backward(query, key, value, *own, out, lse)
-        natural = lse / LOG2_E
-        ctx.mark_non_differentiable(natural)
-        return out, natural
-
-    @staticmethod
-    def backward(ctx: Any, grad, _):  # type: ignore[no-untyped-def]
-        query, key, value, own_keys, own_values, out, lse = ctx.saved_tensors
-        blocks, (steps, rows) = ctx.blocks, ctx.suffix
-        grad = grad.contiguous()
-        delta = (grad.float() * out.float()).sum(-1)
-        (count, heads, width), kv_heads = query.shape, key.shape[1]
-        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
-        scales = (LOG2_E * width**-0.5, width**-0.5)
-        strides = (query.stride(0), key.stride(0), value.stride(0))
-        index = (blocks.query_rows_Q, blocks.query_positions_Q, blocks.key_rows_C)
-        tiles = {"BM": QUERY_BLOCK, "BN": KEY_BLOCK, "PRECISION": "ieee", **ctx.shape}
-        dq_kernel[(len(blocks.query_tasks_M5), heads)](
-            query, key, value, own_keys, own_values, grad, lse, delta, dq, *index, blocks.query_tasks_M5, *strides,
-            steps, rows, blocks.window, *scales, **tiles,
-        )  # fmt: skip
-        dkv_kernel[(len(blocks.key_tasks_N5), kv_heads)](
-            query, key, value, grad, lse, delta, dk, dv, *index, blocks.key_tasks_N5, *strides, blocks.window,
-            *scales, **tiles,
-        )  # fmt: skip
-        if steps == 0:
-            return dq, dk, dv, None, None, None
-        dk_own, dv_own = torch.empty_like(own_keys), torch.empty_like(own_values)
-        if rows > count:
-            dk_own[:, count:], dv_own[:, count:] = 0, 0
-        own_kernel[(len(blocks.query_tasks_M5), kv_heads)](
-            query, own_keys, own_values, grad, lse, delta, dk_own, dv_own, blocks.query_rows_Q,
-            blocks.query_tasks_M5, query.stride(0), steps, rows, *scales, BM=QUERY_BLOCK, **ctx.shape,
-        )  # fmt: skip
-        return dq, dk, dv, dk_own, dv_own, None
-
-
-def _shape(query: torch.Tensor, value: torch.Tensor) -> dict[str, int]:
-    (_, heads, width), (_, kv_heads, wide) = query.shape, value.shape
-    padded = [max(16, triton.next_power_of_2(n)) for n in (width, wide)]
-    return {"N": heads, "G": kv_heads, "D": width, "E": wide, "BD": padded[0], "BE": padded[1]}
+        key_acc = key_acc * out_scale
+        if ADD:
+            key_acc += _load(dk + at * D, live, at_d, D, BD, True).to(tl.float32)
+            value_acc += _load(dv + at * E, live, at_e, E, BE, True).to(tl.float32)
+        _store(dk + at * D, live, at_d, D, key_acc)
+        _store(dv + at * E, live, at_e, E, value_acc)

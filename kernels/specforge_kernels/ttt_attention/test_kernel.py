@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,22 +19,25 @@ from specforge_kernels.ttt_attention.cases import SMALL, TOLERANCE, Case, inputs
 from specforge_kernels.ttt_attention.reference import reference
 
 CASES = {name: case for name, case in SMALL.items() if sum(case.lengths) < 100} | {
-    "two blocks": Case((70, 3, 130), 0.8, 2)
+    "two blocks": Case((70, 3, 290), 0.8, 2),
+    "every key block whole": Case((400,), 1.0, 1, heads=2, kv_heads=1),
 }
 
 
 def compare_kernel(case: Case, dtype: torch.dtype, device: str, window: int = 0) -> float:
-    from specforge_kernels.ttt_attention.kernel import TritonAttention
+    from specforge_kernels.ttt_attention.launch import TritonAttention
 
     given = inputs(case, dtype, device)
     rows = given.rows
-    host = (rows.document_Q, rows.position_Q, rows.document_C, rows.position_C)
-    tasks = blocks(*(x.cpu().numpy() for x in host), window=window).to(device)
+    document, position = (x.cpu().numpy() for x in (rows.document_Q, rows.position_Q))
+    document_C, position_C = (x.cpu().numpy() for x in (rows.document_C, rows.position_C))
+    tasks = blocks(document, position, np.bincount(document_C), window=window).to(device)
+    order = torch.from_numpy(np.lexsort((position_C, document_C))).to(device)
     exact = [x.detach().double().requires_grad_() for x in given.leaves]
     k = case.suffix
     query, key, value, keys, values = given.tensors
     own = (torch.stack(keys), torch.stack(values)) if k else (None, None)
-    out, lse = TritonAttention.apply(query, key, value, *own, tasks)
+    out, lse = TritonAttention.apply(query, key[order], value[order], *own, tasks)
     expected = (
         windowed(exact, rows, window) if window else reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], rows)
     )
