@@ -58,22 +58,13 @@ def low_watermark_below_high(node: Node, graph: Graph, facts: Facts) -> Iterator
 
 
 def server_holds_documents(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    if not isinstance(facts.engine, SGLang):
-        return
-    source = facts.recipe.train.features.source
-    need, context = source.max_length + SGLANG_RESERVED, facts.geometry.max_position_embeddings
-    for server in facts.servers:
-        given = {name.lstrip("-").replace("_", "-"): value for name, value in getattr(server, "args", ())}
-        length = given.get("context-length", context)
-        if not isinstance(length, int) or length >= need or source.max_length > context:
-            continue
-        what = (
-            f"{type(source).__name__}.max_length is {source.max_length}, and SGLang keeps {SGLANG_RESERVED} tokens of "
-        )
-        what += f"its context of {length}"
-        fix = f"set max_length={length - SGLANG_RESERVED} or less"
-        fix += f", or context-length={need}" if length < context and need <= context else ""
-        yield problem_of(source, "max_length", "server-context", what, fix)
+    """A document beyond the target's whole context is another rule's."""
+    source, context = facts.recipe.train.features.source, facts.geometry.max_position_embeddings
+    most = context - SGLANG_RESERVED
+    if isinstance(facts.engine, SGLang) and most < source.max_length <= context:
+        what = f"{type(source).__name__}.max_length is {source.max_length}, and SGLang keeps {SGLANG_RESERVED} tokens of "
+        what += f"its context of {context}"
+        yield problem_of(source, "max_length", "server-context", what, f"set max_length={most} or less")
 
 
 def retained_features_end(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
