@@ -62,8 +62,8 @@ def server_holds_documents(node: Node, graph: Graph, facts: Facts) -> Iterator[P
     source, context = facts.recipe.train.features.source, facts.geometry.max_position_embeddings
     most = context - SGLANG_RESERVED
     if isinstance(facts.engine, SGLang) and most < source.max_length <= context:
-        what = f"{type(source).__name__}.max_length is {source.max_length}, and SGLang keeps {SGLANG_RESERVED} tokens of "
-        what += f"its context of {context}"
+        what = f"{type(source).__name__}.max_length is {source.max_length}, and SGLang keeps {SGLANG_RESERVED} tokens "
+        what += f"of its context of {context}"
         yield problem_of(source, "max_length", "server-context", what, f"set max_length={most} or less")
 
 
