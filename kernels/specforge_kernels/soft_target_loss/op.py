@@ -195,9 +195,7 @@ class _KernelSweep:
             logits_cd = torch.mm(rows_cH, self._head_dH.t(), out=logits[: len(rows_cH)])
             yield slice(start, start + self._size), logits_cd
 
-    def _sweep(
-        self, at: slice, logits_cd: torch.Tensor, kind: str, weights: tuple[torch.Tensor, torch.Tensor]
-    ) -> None:
+    def _sweep(self, at: slice, logits_cd: torch.Tensor, kind: str, weights: tuple[torch.Tensor, torch.Tensor]) -> None:
         found = (self.ce_W[at], self.acceptance_W[at], self.top_W[at])
         loss_sweep(logits_cd, self.teacher, self.index_W[at], found, kind, (weights[0][at], weights[1][at]))
 

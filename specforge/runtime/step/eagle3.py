@@ -68,7 +68,8 @@ class Eagle3Step:
             return StepResult(self._zero(), dict(zip(SUMS, self._no_sums())))
         rows = host.to(batch.tokens_R.device)
         draft, settings = self.draft, self.settings
-        taught = teacher(batch.last_RH.index_select(0, rows.last_U), self.head_VH, draft.kept_ids_d, implementation=kind)
+        last_UH = batch.last_RH.index_select(0, rows.last_U)
+        taught = teacher(last_UH, self.head_VH, draft.kept_ids_d, implementation=kind)
         inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
         share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (host.rows * micro_steps)
         weight_W = torch.pow(settings.position_decay, rows.step_W.to(torch.float64)) * share * inside_W
