@@ -1,6 +1,7 @@
 """In: a GPU (or --toy: a CPU). Out: time and memory of the EAGLE3 step beside its matmuls alone, and its correctness.
 
-    python docs/benchmarks/eagle3_step/bench.py [--only NAME] [--json FILE] [--check] [--kernels] [--profile NAME] [--toy]
+    python docs/benchmarks/eagle3_step/bench.py [--only NAME] [--json FILE] [--check] [--kernels] [--profile NAME]
+        [--implementation auto|triton|torch] [--toy]
 
 Llama-3-8B's draft with random weights and features, forward and backward without the optimizer. "Floor": the step's
 matmuls (without attention) through torch.mm on the same row counts, timed in the same call.
@@ -251,7 +252,7 @@ def kernels(bench: Bench, shapes: dict[str, Shape]) -> None:
             out = TritonAttention.apply(q, k, v, *own, tasks)[0]
             grad, leaves = torch.randn_like(out), [x for x in (q, k, v, *own) if x is not None]
             flops = 4 * s.num_heads * s.head_dim * (sum(n * (n + 1) // 2 for n in shape.lengths) + count * steps)
-            forward = bench.times(lambda own=own: TritonAttention.apply(q, k, v, *own, tasks))
+            forward = bench.times(lambda given=(q, k, v, *own, tasks): TritonAttention.apply(*given))
             backward = bench.times(
                 lambda out=out, leaves=leaves, grad=grad: torch.autograd.grad(out, leaves, grad, retain_graph=True)
             )
@@ -277,9 +278,7 @@ def kernels(bench: Bench, shapes: dict[str, Shape]) -> None:
     )
     alone = statistics.median(bench.times(plain))
     moved = rows * s.draft_vocab_size * 3 * 2
-    print(
-        f"loss, {rows} rows: {whole:.2f} ms, matmuls {alone:.2f} ms, {moved / (whole - alone) / 1e6:.0f} GB/s of 3 sweeps"
-    )
+    print(f"loss, {rows} rows: {whole:.2f} ms, matmuls {alone:.2f} ms, {moved / (whole - alone) / 1e6:.0f} GB/s")
     whole = statistics.median(bench.times(lambda: teacher(last, bench.head_VH, kept)))
     alone = statistics.median(bench.times(lambda: last @ bench.head_VH.t()))
     moved = taught_rows * (s.vocab_size + 2 * s.draft_vocab_size) * 2
@@ -338,9 +337,9 @@ def main() -> int:
         row = bench.row(name, shape)
         rows.append(row)
         print(
-            f"{name:26s} {row['ms']:8.1f} ms (other run {row['other_run_ms']:.1f}, slowest {row['slowest_ms']:.1f})  peak "
-            f"{row['peak_gib']:.2f} GiB, {row['features_gib']:.2f} of it features  floor {row['floor_ms']:.1f} ms  ratio "
-            f"{row['ratio']:.3f}  {row['us_per_supervised']:.1f} us per supervised row",
+            f"{name:26s} {row['ms']:8.1f} ms (other run {row['other_run_ms']:.1f}, slowest {row['slowest_ms']:.1f})  "
+            f"peak {row['peak_gib']:.2f} GiB with {row['features_gib']:.2f} GiB features, floor {row['floor_ms']:.1f} ms  "
+            f"ratio {row['ratio']:.3f}  {row['us_per_supervised']:.1f} us per supervised row",
             flush=True,
         )
     if given.json:

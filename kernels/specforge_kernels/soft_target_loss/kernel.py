@@ -40,7 +40,7 @@ def _swept(row, width, V_BLOCK: tl.constexpr):
     return top + tl.log(tl.sum(total, 0)), _first(best, best_at)
 
 
-@triton.jit(do_not_specialize=["width"])
+@triton.jit
 def loss_kernel(
     logits, taught, teacher_index, lse_full, lse_draft, ce_weight, acceptance_weight, ce, acceptance, top, width,
     logits_stride, taught_stride, KIND: tl.constexpr, V_BLOCK: tl.constexpr,
@@ -92,7 +92,7 @@ def loss_kernel(
             tl.store(row + at, grad.to(logits.dtype.element_ty), mask=live)
 
 
-@triton.jit(do_not_specialize=["vocab", "width"])
+@triton.jit
 def teacher_kernel(
     logits, kept, draft, lse_full, lse_draft, top, vocab, width, logits_stride, draft_stride, V_BLOCK: tl.constexpr
 ):

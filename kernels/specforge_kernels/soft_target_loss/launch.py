@@ -20,8 +20,9 @@ def loss_sweep(
     kind: str,
     weights: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    """Fill `found` (cross-entropy, acceptance, top id, [c] each); `kind` other than "none": the gradient over the logits.
+    """Fill `found` (cross-entropy, acceptance, top id, [c] each).
 
+    `kind` "ce", "alpha", "lambda": the gradient goes over the logits; "none": they stay.
     `weights`: float32 [c], of the cross-entropy and of the acceptance (or its logarithm).
     """
     width = logits_cd.shape[1]

@@ -8,6 +8,7 @@ Legend: W rows, H hidden, d draft vocabulary, U teacher rows, c rows of a chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +18,8 @@ from specforge_kernels.soft_target_loss.lk import LK
 from specforge_kernels.soft_target_loss.teacher import Teacher
 from specforge_kernels.soft_target_loss.top import top
 
-try:
+with suppress(ImportError):  # where there is no Triton
     from specforge_kernels.soft_target_loss.launch import loss_sweep
-except ImportError:  # no Triton here
-    pass
 
 KERNEL_CHUNK_ELEMENTS = 1 << 29
 CUDA_CHUNK_ROWS, CUDA_CHUNK_ELEMENTS = 4096, 1 << 27

@@ -6,6 +6,7 @@ Legend: U teacher rows, H target hidden, V target vocabulary, d draft vocabulary
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +14,8 @@ import torch
 from specforge_kernels.implementation import implementation as chosen
 from specforge_kernels.soft_target_loss.top import top
 
-try:
+with suppress(ImportError):  # where there is no Triton
     from specforge_kernels.soft_target_loss.launch import teacher_sweep
-except ImportError:  # no Triton here
-    pass
 
 CUDA_CHUNK_ELEMENTS = 1 << 28
 CPU_CHUNK_ELEMENTS = 1 << 23

@@ -9,6 +9,7 @@ S padded slots, B a tile's documents times G, X its query slots times N/G.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -16,10 +17,8 @@ import torch
 from specforge_kernels.ttt_attention.blocks import Blocks
 from specforge_kernels.ttt_attention.layout import Layout, Tile
 
-try:
+with suppress(ImportError):  # where there is no Triton
     from specforge_kernels.ttt_attention.launch import TritonAttention
-except ImportError:  # no Triton here
-    pass
 
 
 def ttt_attention(
@@ -33,8 +32,8 @@ def ttt_attention(
     """out [Q, N, e] of the formula in reference.py, scale 1/sqrt(d); softmax in float32 or wider.
 
     `suffix_keys[i]` [at least Q, G, d] and `suffix_values[i]` [at least Q, G, e]: row r belongs to query r; empty at
-    step 0. `layout`, on the same device: from `query_layout`, or from `blocks`, then the Triton kernels run and keys and
-    values are in the order of documents and positions. Nothing here waits for the device.
+    step 0. `layout`, on the same device: from `query_layout`, or from `blocks`; then the Triton kernels run, and keys
+    and values are in the order of documents and positions. Nothing here waits for the device.
     """
     count = query_QNd.shape[0]
     if isinstance(layout, Blocks):
