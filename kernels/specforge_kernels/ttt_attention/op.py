@@ -9,11 +9,16 @@ S padded slots, B a tile's documents times G, X its query slots times N/G.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from specforge_kernels.ttt_attention.blocks import Blocks
 from specforge_kernels.ttt_attention.layout import Layout, Tile
+
+with suppress(ImportError):  # where there is no Triton
+    from specforge_kernels.ttt_attention.launch import TritonAttention
 
 
 def ttt_attention(
@@ -22,14 +27,18 @@ def ttt_attention(
     value_CGe: torch.Tensor,
     suffix_keys: Sequence[torch.Tensor],
     suffix_values: Sequence[torch.Tensor],
-    layout: Layout,
+    layout: Layout | Blocks,
 ) -> torch.Tensor:
     """out [Q, N, e] of the formula in reference.py, scale 1/sqrt(d); softmax in float32 or wider.
 
     `suffix_keys[i]` [at least Q, G, d] and `suffix_values[i]` [at least Q, G, e]: row r belongs to query r; empty at
-    step 0. `layout`: from `query_layout`, on the same device. Nothing here waits for the device.
+    step 0. `layout`, on the same device: from `query_layout`, or from `blocks`; then the Triton kernels run, and keys
+    and values are in the order of documents and positions. Nothing here waits for the device.
     """
     count = query_QNd.shape[0]
+    if isinstance(layout, Blocks):
+        own = [torch.stack([x[:count] for x in xs]) if xs else None for xs in (suffix_keys, suffix_values)]
+        return TritonAttention.apply(query_QNd, key_CGd, value_CGe, *own, layout)[0]
     suffix_QGkd = suffix_QGke = None
     if suffix_keys:
         suffix_QGkd = torch.stack([k[:count] for k in suffix_keys], dim=2)
