@@ -338,8 +338,9 @@ def main() -> int:
         rows.append(row)
         print(
             f"{name:26s} {row['ms']:8.1f} ms (other run {row['other_run_ms']:.1f}, slowest {row['slowest_ms']:.1f})  "
-            f"peak {row['peak_gib']:.2f} GiB with {row['features_gib']:.2f} GiB features, floor {row['floor_ms']:.1f} ms  "
-            f"ratio {row['ratio']:.3f}  {row['us_per_supervised']:.1f} us per supervised row",
+            f"peak {row['peak_gib']:.2f} GiB with {row['features_gib']:.2f} GiB features  "
+            f"floor {row['floor_ms']:.1f} ms  ratio {row['ratio']:.3f}  "
+            f"{row['us_per_supervised']:.1f} us per supervised row",
             flush=True,
         )
     if given.json:

@@ -77,7 +77,7 @@ class Eagle3Step:
         states_WH = draft.head_input(self._unroll(rows, batch))
         arguments = (states_WH, draft.lm_head.weight, taught, rows.teacher_W)
         if settings.lk is None:
-            loss = soft_target_loss(*arguments, weight_W, draft.d2t, implementation=kind)
+            loss = soft_target_loss(*arguments, weight_W, draft.d2t)
         else:
             counted_W = inside_W.clone()
             counted_W[host.loss :] = False
@@ -85,7 +85,7 @@ class Eagle3Step:
                 settings.position_decay, torch.arange(settings.ttt_length, dtype=torch.float64, device=counted_W.device)
             )
             objective = self._lk(weight_W, counted_W, rows, decay_K / micro_steps)
-            loss = lk_loss(*arguments, objective, draft.d2t, implementation=kind)
+            loss = lk_loss(*arguments, objective, draft.d2t)
         inside_W = inside_W.to(torch.float64)
         per_row = (
             loss.ce_W * inside_W * share,
