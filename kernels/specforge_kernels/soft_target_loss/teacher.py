@@ -26,8 +26,8 @@ class Teacher:
     """The target's distribution at U rows: softmax over the draft vocabulary is exp(logits - lse_draft).
 
     `logits_Ud`: at the kept ids, in the head's dtype. `lse_full_U`, `lse_draft_U`: logsumexp over the full and the
-    draft vocabulary, float32 or wider. `argmax_U`: int64, over the full vocabulary, the lowest id on ties. `implementation`: of what
-    reads it, see implementation.py.
+    draft vocabulary, float32 or wider. `argmax_U`: int64, over the full vocabulary, the lowest id on ties.
+    `implementation`: of what reads it, see implementation.py.
     """
 
     logits_Ud: torch.Tensor
