@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 
 import torch
@@ -25,10 +26,15 @@ def implementation(device: torch.device, dtype: torch.dtype, wish: str = "auto",
 
 
 def _why_not(device: torch.device, dtype: torch.dtype, head_width: int) -> str:
-    if importlib.util.find_spec("triton") is None:
+    if not _there():
         return "the package triton is not installed"
     if dtype not in DTYPES:
         return f"the kernels take {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, not {dtype}"
     if head_width > WIDEST_HEAD:
         return f"heads of width {head_width} are wider than {WIDEST_HEAD}"
     return ""
+
+
+@functools.cache
+def _there() -> bool:
+    return importlib.util.find_spec("triton") is not None

@@ -42,8 +42,6 @@ def soft_target_loss(
     teacher_index_W: torch.Tensor,
     weight_W: torch.Tensor,
     d2t_d: torch.Tensor,
-    *,
-    implementation: str = "auto",
 ) -> SoftTargetLoss:
     """loss = sum_W weight * ce. Formulas: reference.py; float32 (or wider) from the logits on.
 
@@ -52,7 +50,7 @@ def soft_target_loss(
     token is the lowest id on ties. Without gradients to form (inference, `torch.no_grad`) their matmuls are left out.
     """
     wanted = torch.is_grad_enabled() and (rows_WH.requires_grad or head_dH.requires_grad)
-    rest = (d2t_d, wanted, None, chosen(rows_WH.device, rows_WH.dtype, implementation))
+    rest = (d2t_d, wanted, None, chosen(rows_WH.device, rows_WH.dtype, teacher.implementation))
     return SoftTargetLoss(*_SoftTargetLoss.apply(rows_WH, head_dH, teacher, teacher_index_W, weight_W, rest))
 
 
@@ -63,8 +61,6 @@ def lk_loss(
     teacher_index_W: torch.Tensor,
     objective: LK,
     d2t_d: torch.Tensor,
-    *,
-    implementation: str = "auto",
 ) -> SoftTargetLoss:
     """As `soft_target_loss`, with loss = sum_K of `objective.losses`.
 
@@ -72,7 +68,7 @@ def lk_loss(
     finds it, and a second forms them.
     """
     wanted = torch.is_grad_enabled() and (rows_WH.requires_grad or head_dH.requires_grad)
-    kind = chosen(rows_WH.device, rows_WH.dtype, implementation)
+    kind = chosen(rows_WH.device, rows_WH.dtype, teacher.implementation)
     weight_W, rest = objective.weight_W, (d2t_d, wanted, objective, kind)
     return SoftTargetLoss(*_SoftTargetLoss.apply(rows_WH, head_dH, teacher, teacher_index_W, weight_W, rest))
 

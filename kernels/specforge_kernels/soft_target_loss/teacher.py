@@ -27,12 +27,14 @@ class Teacher:
 
     `logits_Ud`: at the kept ids, in the head's dtype. `lse_full_U`, `lse_draft_U`: logsumexp over the full and the
     draft vocabulary, float32 or wider. `argmax_U`: int64, over the full vocabulary, the lowest id on ties.
+    `implementation`: of what reads it, see implementation.py.
     """
 
     logits_Ud: torch.Tensor
     lse_full_U: torch.Tensor
     lse_draft_U: torch.Tensor
     argmax_U: torch.Tensor
+    implementation: str = "auto"
 
 
 @torch.no_grad()
@@ -62,7 +64,7 @@ def teacher(
             hidden_uH = last_hidden_UH[at].to(head_VH.dtype)
             full_uV = torch.mm(hidden_uH, head_VH.t(), out=full[: hidden_uH.shape[0]])
             teacher_sweep(full_uV, kept_ids_d, logits_Ud[at], (lse_full_U[at], lse_draft_U[at], argmax_U[at]))
-        return Teacher(logits_Ud, lse_full_U, lse_draft_U, argmax_U)
+        return Teacher(logits_Ud, lse_full_U, lse_draft_U, argmax_U, implementation)
     # one set of buffers for all chunks: fresh pages cost as much as a pass over them
     full, shares = head_VH.new_empty(chunk, vocab), head_VH.new_empty(chunk * vocab, dtype=wide)
     for start in range(0, rows, chunk):
@@ -76,7 +78,7 @@ def teacher(
         else:
             torch.index_select(full_uV, 1, kept_ids_d, out=logits_Ud[at])
             lse_draft_U[at] = _logsumexp(logits_Ud[at], top(logits_Ud[at]), shares)
-    return Teacher(logits_Ud, lse_full_U, lse_draft_U, argmax_U)
+    return Teacher(logits_Ud, lse_full_U, lse_draft_U, argmax_U, implementation)
 
 
 def _logsumexp(logits_uv: torch.Tensor, top_u: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from specforge_kernels.ttt_attention.blocks import Blocks, blocks
 from specforge_kernels.ttt_attention.layout import CPU_TILING, CUDA_TILING, KeyLayout, Layout, key_layout, query_layout
 from specforge_kernels.ttt_attention.op import ttt_attention
+from specforge_kernels.ttt_attention.own_pairs import OwnPairs
 
 __all__ = [
     "CPU_TILING",
@@ -10,6 +11,7 @@ __all__ = [
     "Blocks",
     "KeyLayout",
     "Layout",
+    "OwnPairs",
     "blocks",
     "key_layout",
     "query_layout",

@@ -24,7 +24,7 @@ from __future__ import annotations
 import torch
 from specforge_kernels.implementation import implementation as chosen
 from specforge_kernels.soft_target_loss import LK, lk_loss, soft_target_loss, teacher
-from specforge_kernels.ttt_attention import ttt_attention
+from specforge_kernels.ttt_attention import OwnPairs, ttt_attention
 
 from specforge.runtime.data.batch import Batch
 from specforge.runtime.draft.eagle3 import Eagle3Draft
@@ -77,7 +77,7 @@ class Eagle3Step:
         states_WH = draft.head_input(self._unroll(rows, batch))
         arguments = (states_WH, draft.lm_head.weight, taught, rows.teacher_W)
         if settings.lk is None:
-            loss = soft_target_loss(*arguments, weight_W, draft.d2t, implementation=kind)
+            loss = soft_target_loss(*arguments, weight_W, draft.d2t)
         else:
             counted_W = inside_W.clone()
             counted_W[host.loss :] = False
@@ -85,7 +85,7 @@ class Eagle3Step:
                 settings.position_decay, torch.arange(settings.ttt_length, dtype=torch.float64, device=counted_W.device)
             )
             objective = self._lk(weight_W, counted_W, rows, decay_K / micro_steps)
-            loss = lk_loss(*arguments, objective, draft.d2t, implementation=kind)
+            loss = lk_loss(*arguments, objective, draft.d2t)
         inside_W = inside_W.to(torch.float64)
         per_row = (
             loss.ce_W * inside_W * share,
@@ -133,6 +133,7 @@ class Eagle3Step:
         hidden_QH, states = hidden_CH[:first], []
         own_keys: list[torch.Tensor] = []
         own_values: list[torch.Tensor] = []
+        pairs: OwnPairs | None = None
         for k, step in enumerate(rows.steps):
             if k > 0:
                 hidden_QH = hidden_QH[: step.kept]
@@ -140,9 +141,15 @@ class Eagle3Step:
                 qkv = torch.addmm(embedded, layer.hidden_norm(hidden_QH), from_hidden.t())
                 turn = draft.rotary(rows.position_C[: step.kept] + k)
                 query_QND, own_key, own_value = self._rotated(qkv.view(step.kept, -1, width), *turn)
-                own_keys.append(own_key)
-                own_values.append(own_value)
-            attended = ttt_attention(query_QND, key_CGD, value_CGD, own_keys, own_values, step.attention)
+                if rows.keys_C is None:
+                    own_keys.append(own_key)
+                    own_values.append(own_value)
+                else:
+                    if pairs is None:
+                        pairs = OwnPairs(len(rows.steps) - 1, own_key, own_value)
+                    pairs.append(own_key, own_value)
+            own = (own_keys, own_values) if pairs is None else (pairs, pairs)
+            attended = ttt_attention(query_QND, key_CGD, value_CGD, *own, step.attention)
             hidden_QH = draft.feedback(layer.finish(hidden_QH, attended.flatten(1)))
             states.append(hidden_QH if step.loss_at is None else take(hidden_QH, step.loss_at))
         states.append(hidden_QH.new_zeros(len(rows.step_W) - rows.loss, hidden_QH.shape[1]))
