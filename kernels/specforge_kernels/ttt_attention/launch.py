@@ -11,7 +11,7 @@ import torch
 
 from specforge_kernels.ttt_attention.blocks import KEY_BLOCK, QUERY_BLOCK, Blocks
 from specforge_kernels.ttt_attention.kernel import delta_kernel, dkv_kernel, dq_kernel, forward_kernel, own_kernel
-from specforge_kernels.ttt_attention.own_pairs import OwnPairs
+from specforge_kernels.ttt_attention.own_pairs import Buffers
 
 LOG2_E = 1.4426950408889634
 OWN_ROWS, DELTA_ROWS = 16, 32
@@ -33,13 +33,13 @@ def tiles(kernel: str, widest: int, itemsize: int) -> dict[str, int]:
 
 
 class TritonUnrolled(torch.autograd.Function):
-    """apply(query_QNd, key_CGd, value_CGe, Blocks, OwnPairs, *OwnPairs.tokens) -> out [Q, N, e]: one step of an unroll.
+    """apply(query_QNd, key_CGd, value_CGe, Blocks, Buffers, *OwnPairs.tokens) -> out [Q, N, e]: one step of an unroll.
 
-    As TritonAttention; the own pairs are read, and their gradients added, where `OwnPairs` holds them.
+    As TritonAttention; the own pairs are read, and their gradients added, where `Buffers` holds them.
     """
 
     @staticmethod
-    def forward(ctx: Any, query, key, value, blocks: Blocks, pairs: OwnPairs, *tokens):  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, query, key, value, blocks: Blocks, pairs: Buffers, *tokens):  # type: ignore[no-untyped-def]
         own = (pairs.keys_kQGd, pairs.values_kQGe)
         ctx.blocks, ctx.pairs, ctx.steps = blocks, pairs, len(tokens)
         saved = _forward(ctx, query, key, value, own, (len(tokens), own[0].shape[1]))

@@ -39,7 +39,7 @@ def ttt_attention(
     """
     count = query_QNd.shape[0]
     if isinstance(layout, Blocks) and isinstance(suffix_keys, OwnPairs):
-        return TritonUnrolled.apply(query_QNd, key_CGd, value_CGe, layout, suffix_keys, *suffix_keys.tokens)
+        return TritonUnrolled.apply(query_QNd, key_CGd, value_CGe, layout, suffix_keys.buffers, *suffix_keys.tokens)
     if isinstance(layout, Blocks):
         own = [torch.stack([x[:count] for x in xs]) if xs else None for xs in (suffix_keys, suffix_values)]
         return TritonAttention.apply(query_QNd, key_CGd, value_CGe, *own, layout)[0]

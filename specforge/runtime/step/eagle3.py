@@ -24,11 +24,11 @@ from __future__ import annotations
 import torch
 from specforge_kernels.implementation import implementation as chosen
 from specforge_kernels.soft_target_loss import LK, lk_loss, soft_target_loss, teacher
+from specforge_kernels.split_rotate import rotate, split_rotate
 from specforge_kernels.ttt_attention import OwnPairs, ttt_attention
 
 from specforge.runtime.data.batch import Batch
 from specforge.runtime.draft.eagle3 import Eagle3Draft
-from specforge.runtime.draft.layers import rotate
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.step.rows import RowPlan, row_plan
 from specforge.runtime.step.take import take
@@ -163,10 +163,8 @@ class Eagle3Step:
     def _rotated(
         self, qkv_QPD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        heads, kv_heads = self.draft.settings.num_heads, self.draft.settings.num_kv_heads
-        turned, value_QGD = qkv_QPD.split([heads + kv_heads, kv_heads], dim=1)
-        query_QND, key_QGD = rotate(turned, cos, sin).split([heads, kv_heads], dim=1)
-        return query_QND, key_QGD, value_QGD
+        settings = self.draft.settings
+        return split_rotate(qkv_QPD, (cos, sin), settings.num_heads, settings.num_kv_heads, self.implementation)
 
     def _zero(self) -> torch.Tensor:
         """0 with a graph, so that a micro-step without supervised rows gives every parameter a zero gradient."""

@@ -5,6 +5,7 @@ Where there is no GPU it runs in a process of its own under Triton's interpreter
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from specforge_kernels.ttt_attention.own_pairs import Buffers
 
 sys.path.insert(0, str(Path(__file__).parent))  # run as a script below
 import toy_eagle3 as toy
@@ -42,6 +44,7 @@ def result(model, options, pack, features, implementation):
 
 
 def main(device: str) -> None:
+    gc.disable()
     for name, (options, lengths, share) in CASES.items():
         pack, features = toy.made(toy.random_masks(lengths, share, 1))
         wanted = result(toy.draft(options), options, pack, features, "torch")
@@ -49,6 +52,8 @@ def main(device: str) -> None:
         for key, value in wanted.items():
             error = ((found[key] - value).norm() / value.norm().clamp(min=1e-6)).item()
             assert error < TOLERANCE, (name, key, error)
+        left = [x for x in gc.get_objects() if isinstance(x, Buffers)]
+        assert not left, "a finished step keeps its graph until Python looks for cycles"
         print(name, "equal", flush=True)
 
 
