@@ -60,7 +60,8 @@ class SourceSettings:
     `max_length`: tokens a document keeps (right-truncated). `max_rows`: rows read from the file, None for all.
     `chat_template`: None for the tokenizer's own, else Jinja text. `strict`: a row with a fault stops the run.
     `last_turn_only`: only the last assistant turn of a conversation is supervised. `preformatted`: rows hold
-    text that the chat template has rendered already.
+    text that the chat template has rendered already. `chat_family`: whose template `chat_template` is, None for no
+    family. `reply_header`, `reply_end`: the marks by which replies are found, None where the template tells.
     """
 
     kind: str
@@ -71,6 +72,9 @@ class SourceSettings:
     strict: bool
     last_turn_only: bool
     preformatted: bool
+    chat_family: str | None = None
+    reply_header: str | None = None
+    reply_end: str | None = None
 
 
 @attrs.frozen

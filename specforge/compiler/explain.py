@@ -97,7 +97,8 @@ def _settings(plan: Plan, op: Op) -> list[tuple[str, str, str]]:
     root = _root(plan, op)
     rows = []
     for path, value in _leaves("", op.settings):
-        usual = f"{root}.{path}".replace("train.eagle3.", "train.strategy.").replace(".batch_documents", ".batch_size")
+        by = "chat_family" if path == "chat_template" and getattr(op.settings, "chat_family", None) else path
+        usual = f"{root}.{by}".replace("train.eagle3.", "train.strategy.").replace(".batch_documents", ".batch_size")
         sources = [said[at] for at in _SAID.get(f"{op.kind}.{path}", (usual,)) if at in said]
         shown = list(value) if isinstance(value, tuple) else value
         rows.append((path, " ".join(str(shown).split()), sources[0] if sources else ""))

@@ -15,6 +15,7 @@ from specforge.compiler.parameter_count import parameter_count
 from specforge.compiler.passes.place import CAPTURE, TRAINER
 from specforge.compiler.processes import processes
 from specforge.compiler.strategy import knowledge
+from specforge.dsl.chat_family import FAMILIES
 from specforge.dsl.engine import SGLang
 from specforge.dsl.feature import DTYPE_BYTES
 from specforge.dsl.store import Mooncake
@@ -101,15 +102,19 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     spec = node.spec
     if node.kind in ("conversations", "prompts"):
         template = facts.world.templates.get(getattr(spec, "chat_template", None) or "")
+        family = getattr(spec, "chat_family", None)
         return SourceSettings(
             kind=node.kind,
             path=spec.path,
             max_length=spec.max_length,
             max_rows=spec.max_rows,
-            chat_template=template,
+            chat_template=template if family is None else FAMILIES[family].template,
             strict=spec.strict,
             last_turn_only=getattr(spec, "last_turn_only", False),
             preformatted=getattr(spec, "preformatted", False),
+            chat_family=family,
+            reply_header=getattr(spec, "reply_header", None),
+            reply_end=getattr(spec, "reply_end", None),
         )
     if node.kind == "capture":
         given = {f.name: f for f in graph.features(node.name)}

@@ -116,6 +116,18 @@ def text(what: str) -> Rule:
     return Rule("text", "a field that names something takes text, not empty, without spaces around it", check)
 
 
+def reply_mark() -> Rule:
+    """A text that marks a place in a rendered chat; white space around it counts."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, str) and value:
+            return None
+        what = f"is {shown(value)}, and it takes the text that the chat template writes there"
+        return Fault(what, f"write {name} like '<|im_start|>assistant\\n'")
+
+    return Rule("reply-mark", "a mark of a reply is text, not empty", check)
+
+
 def flag() -> Rule:
     """True or False."""
 

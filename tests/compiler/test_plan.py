@@ -6,7 +6,9 @@ import attrs
 import pytest
 
 from specforge.compiler import compile, load
+from specforge.compiler.explain import text as explained
 from specforge.compiler.show import text
+from specforge.dsl.chat_family import FAMILIES
 from specforge.plan import SCHEMA, PlanError, dump
 from specforge.plan import load as load_plan
 
@@ -50,6 +52,34 @@ def test_a_source_of_chats_says_what_its_rows_are_and_what_is_supervised(write):
     rendered = compile(load(path, ("train.features.source.preformatted=True",)))
     assert rendered.op("conversations").settings.preformatted
     assert "all rows of rendered text, cut" in text(rendered)
+
+
+def test_a_chat_family_travels_as_the_text_of_its_template(write):
+    path = write()
+    text_of = path.read_text().replace("random_weights=True", "").replace("Prompts(", "Conversations(")
+    path.write_text(text_of.replace("max_length=32", "max_length=32, chat_family='qwen3'"))
+    plan = compile(load(path))
+    settings = plan.op("conversations").settings
+    assert settings.chat_template == FAMILIES["qwen3"].template
+    assert settings.chat_family == "qwen3"
+    assert "cut at 32 tokens, written as qwen3" in text(plan)
+    told = {row.split()[0]: row for row in explained(plan, "conversations").splitlines() if row.strip()}
+    assert told["chat_template"].endswith("line 4")  # what gave it, and not the default of Conversations.chat_template
+
+
+def test_marks_of_replies_travel_whole_and_are_shown_on_one_line(write):
+    path = write()
+    text_of = path.read_text().replace("random_weights=True", "").replace("Prompts(", "Conversations(")
+    path.write_text(text_of.replace("max_length=32", r"max_length=32, reply_header='<a>\n', reply_end='\n\n'"))
+    plan = compile(load(path))
+    settings = plan.op("conversations").settings
+    assert (settings.reply_header, settings.reply_end) == ("<a>\n", "\n\n")
+    shown = text(plan)
+    assert r"replies between '<a>\n' and '\n\n'" in shown
+    assert [line.split()[1:] for line in shown.splitlines() if ".reply_" in line] == [
+        [r"'<a>\n'", "line", "4"],
+        [r"'\n\n'", "line", "4"],
+    ]
 
 
 def test_a_chat_template_travels_as_text(write, tmp_path):

@@ -14,8 +14,8 @@ import tokenizers
 import transformers
 from transformers import PreTrainedTokenizerBase
 
-from specforge.runtime.data.chat_template import ChatTemplate
 from specforge.runtime.data.prepared import Prepared, read_prepared, to_bytes
+from specforge.runtime.data.renderer import chat_template
 from specforge.runtime.data.source import prepare
 from specforge.runtime.writing import writing
 from specforge.settings import SourceSettings
@@ -50,7 +50,7 @@ class Preparation:
             return None
         return {
             "content": self.tokenizer.backend_tokenizer.to_str(),
-            "template": ChatTemplate(self.tokenizer, self.source.chat_template).text,
+            "template": chat_template(self.source, self.tokenizer).text,
             "special": {k: str(v) for k, v in self.tokenizer.special_tokens_map.items()},
             "versions": [tokenizers.__version__, transformers.__version__],
         }

@@ -8,11 +8,18 @@ import attrs
 import cattrs
 
 SHOWN_ROWS = 3
+SHOWN_TEXT = 600
 
 
 def counted(count: int, noun: str) -> str:
     """A count with its noun: 1 row, 1,200 rows."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def short(text: str) -> str:
+    """The beginning of a rendered row, indented as the lines of a message are."""
+    text = text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}... ({len(text):,} characters)"
+    return text.replace("\n", "\n  ")
 
 
 @attrs.frozen
