@@ -110,6 +110,9 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         held, full = getattr(value, a.name), f"{path}.{a.name}" if path else a.name
         if attrs.has(type(held)):
             yield from _leaves(full, held)
+        elif isinstance(held, tuple) and held and attrs.has(type(held[0])) and a.name != "parameters":
+            for number, part in enumerate(held):
+                yield from _leaves(f"{full}[{number}]", part)
         elif a.name != "parameters":
             yield full, held
 
@@ -146,5 +149,5 @@ def _parameters(op: Op) -> list[tuple[str, ...]]:
 
 
 def _file(plan: Plan, op: Op) -> list[tuple[str, ...]]:
-    path = op.settings.path if isinstance(op.settings, SourceSettings) else None
-    return [(f.path, size(f.bytes), f"sha256 {f.sha256}") for f in plan.files if f.path == path]
+    paths = [part.path for part in op.settings.files] if isinstance(op.settings, SourceSettings) else []
+    return [(f.path, size(f.bytes), f"sha256 {f.sha256}") for f in plan.files if f.path in paths]

@@ -215,6 +215,8 @@ def feature_text(feature: Feature, length: int) -> str:
 def settings_text(op: Op) -> str:
     """What an operation does, in one line."""
     s = op.settings
+    if isinstance(s, SourceSettings) and s.parts:
+        return " + ".join(f"{weight:g} x {part.path}" for part, weight in zip(s.parts, s.weights))
     if isinstance(s, SourceSettings):
         rows = "all rows" if s.max_rows is None else f"first {_counted(s.max_rows, 'row')}"
         rows += " of rendered text" if s.preformatted else ""

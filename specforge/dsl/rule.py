@@ -224,6 +224,18 @@ def pair_of_betas() -> Rule:
     return Rule("betas", "AdamW's betas are two numbers from 0 to below 1", check)
 
 
+def weights() -> Rule:
+    """Finite numbers above 0 and at most 1000."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        numbers = value if isinstance(value, tuple) else (None,)
+        if all(isinstance(w, int | float) and not isinstance(w, bool) and 0 < w <= 1000 for w in numbers):
+            return None
+        return Fault(f"is {shown(value)}, and it takes a list of numbers above 0", f"write {name} like [1, 0.5]")
+
+    return Rule("weights", "weights are numbers above 0, at most 1000", check)
+
+
 def flags() -> Rule:
     """Command-line flags by name, written as a dictionary."""
 

@@ -1,4 +1,4 @@
-"""In: files of training text. Out: the sources, `Conversations` and `Prompts`: where documents come from."""
+"""In: files of training text. Out: the sources, `Conversations`, `Prompts` and `Mix`: where documents come from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from specforge.dsl.chat_family import chat_family
 from specforge.dsl.node import NodeRule, field, node
-from specforge.dsl.rule import Fault, flag, reply_mark, text, whole
+from specforge.dsl.rule import Fault, flag, reply_mark, some_nodes, text, weights, whole
 
 
 def _one_template(value: Any) -> tuple[str, Fault] | None:
@@ -75,5 +75,38 @@ class Prompts:
     strict: bool = field(flag(), default=False)
 
 
-Source = Conversations | Prompts
-SOURCES = (Conversations, Prompts)
+def _a_weight_each(value: Any) -> tuple[str, Fault] | None:
+    if value.weights is None or len(value.weights) == len(value.sources):
+        return None
+    what = f"holds {len(value.weights)} and there are {len(value.sources)} sources"
+    return "weights", Fault(what, f"give {len(value.sources)}, in the order of the sources")
+
+
+@node
+class Mix:
+    """Several sources as one: `Mix([chats, code], weights=[1, 0.5])`.
+
+    `weights`: how often an epoch reads each source, None for once: with 2 every document twice, with 0.5 half of them,
+    chosen once for the run by its seed.
+    """
+
+    RULES: ClassVar[tuple[NodeRule, ...]] = (
+        NodeRule("mix-weights", "a mix has a weight for each of its sources", _a_weight_each),
+    )
+
+    sources: tuple[Conversations | Prompts, ...] = field(some_nodes(Conversations, Prompts))
+    weights: tuple[float, ...] | None = field(weights(), default=None, optional=True)
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the longest document."""
+        return max(source.max_length for source in self.sources)
+
+
+Source = Conversations | Prompts | Mix
+SOURCES = (Conversations, Prompts, Mix)
+
+
+def files_of(source: Source) -> tuple[Conversations | Prompts, ...]:
+    """The sources that read a file: itself, or what a mix mixes."""
+    return source.sources if isinstance(source, Mix) else (source,)

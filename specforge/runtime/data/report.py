@@ -37,6 +37,7 @@ class Report:
     """What a preparation kept. `tokens` and `supervised` (rows that carry loss) are those of the kept documents.
 
     `truncated` counts kept documents that lost tokens to max_length. `dropped` is sorted by count.
+    Of a mix `parts` are the reports of what it mixes, where rows were dropped and cut; the counts are of its documents.
     """
 
     path: str
@@ -46,6 +47,7 @@ class Report:
     tokens: int
     supervised: int
     truncated: int
+    parts: tuple[Report, ...] = ()
 
     @property
     def share(self) -> float:
@@ -54,6 +56,11 @@ class Report:
 
     def text(self) -> str:
         """A few lines for a terminal."""
+        if self.parts:
+            supervised = f"{self.supervised:,} supervised ({self.share:.1%})"
+            mixed = f"{self.path}: {counted(self.kept, 'document')} an epoch"
+            lines = [*(part.text() for part in self.parts), mixed, f"  {counted(self.tokens, 'token')}, {supervised}"]
+            return "\n".join(lines)
         lines = [
             f"{self.path}: {counted(self.rows, 'row')}, {self.kept:,} kept, {self.rows - self.kept:,} dropped",
             f"  {counted(self.tokens, 'token')}, {self.supervised:,} supervised ({self.share:.1%})"
