@@ -20,8 +20,9 @@ class ChatFamily:
     `begin` stands before everything. `system` and `user`: what stands before and behind such a turn; system None: its
     text begins the first user turn. A reply is `header`, then the supervised [thinking] `says` content `end`, then
     `after`. `thinking`: what stands before and behind the reasoning, None where the family has none. `unthought`: not
-    supervised, before a reply to the last question that came without reasoning. `last_end`: of the last reply, where
-    it is another. `trimmed`: white space around a text is taken off.
+    supervised, before a reply to the last question that came without reasoning. `unthought_earlier`: the
+    same before a reply to an earlier question, whose reasoning is never shown. `last_end`: of the last reply, where it
+    is another. `trimmed`: white space around a text is taken off.
     """
 
     user: tuple[str, str]
@@ -33,6 +34,7 @@ class ChatFamily:
     says: str = ""
     thinking: tuple[str, str] | None = None
     unthought: str = ""
+    unthought_earlier: str = ""
     last_end: str | None = None
     trimmed: bool = False
 
@@ -53,10 +55,11 @@ class ChatFamily:
         if self.thinking is not None:
             before, behind = map(_literal, self.thinking)
             thought = (
-                f"{{% if loop.index0 < ns.asked %}}{{{{ {reply} }}}}"
+                f"{{% if loop.index0 < ns.asked %}}{{{{ {_literal(self.unthought_earlier)} + {reply} }}}}"
                 f"{{% else %}}{_marked(f'{before} + (m.reasoning_content | trim) + {behind} + {reply}')}{{% endif %}}"
             )
-        unthought = f"{{% if loop.index0 > ns.asked %}}{{{{ {_literal(self.unthought)} }}}}{{% endif %}}"
+        without = f"{_literal(self.unthought)} if loop.index0 > ns.asked else {_literal(self.unthought_earlier)}"
+        unthought = f"{{{{ {without} }}}}"
         system = f"{{% set ns.system = ({said}) + {_literal(chr(10) * 2)} %}}"
         if self.system is not None:
             system = f"{{{{ {_literal(self.system[0])} + ({said}) + {_literal(self.system[1])} }}}}"
@@ -158,10 +161,11 @@ FAMILIES: dict[str, ChatFamily] = {
         begin="[gMASK]<sop>",
         system=("<|system|>", ""),
         user=("<|user|>", ""),
-        header="<|assistant|>",
+        header="<|assistant|><think>",
         end="",
-        thinking=("<think>", "</think>"),
+        thinking=("", "</think>"),
         unthought="</think>",
+        unthought_earlier="</think>",
         trimmed=True,
     ),
     "kimi-k2": ChatFamily(

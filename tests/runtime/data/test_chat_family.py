@@ -52,7 +52,8 @@ WRITTEN = {
     "gemma": "<bos><start_of_turn>user\nbe kind\n\nhi<end_of_turn>\n<start_of_turn>model\n«ho<end_of_turn>»\n"
     "<start_of_turn>user\nbye<end_of_turn>\n<start_of_turn>model\n«end<end_of_turn>»\n",
     "deepseek-v3": f"{BEGIN}be kind<｜User｜>hi<｜Assistant｜>«ho{EOS}»<｜User｜>bye<｜Assistant｜>«end{EOS}»",
-    "glm": "[gMASK]<sop><|system|>be kind<|user|>hi<|assistant|>«ho»<|user|>bye<|assistant|></think>«end»",
+    "glm": "[gMASK]<sop><|system|>be kind<|user|>hi<|assistant|><think></think>«ho»"
+    "<|user|>bye<|assistant|><think></think>«end»",
     "kimi-k2": "<|im_system|>system<|im_middle|>be kind<|im_end|><|im_user|>user<|im_middle|>hi<|im_end|>"
     "<|im_assistant|>assistant<|im_middle|>«ho<|im_end|>»<|im_user|>user<|im_middle|>bye<|im_end|>"
     "<|im_assistant|>assistant<|im_middle|>«end<|im_end|>»",
@@ -117,7 +118,7 @@ def test_a_cut_reply_has_no_end_of_turn(name, tokenizer_of):
 THOUGHT = {
     "qwen3": f"{CHATML}«<think>\nhm\n</think>\n\nend{ME}»\n",
     "deepseek-r1-distill": WRITTEN["deepseek-v3"].replace("«end", "«<think>\nhm\n</think>\n\nend"),
-    "glm": WRITTEN["glm"].replace("</think>«end", "«<think>hm</think>end"),
+    "glm": WRITTEN["glm"].replace("</think>«end", "«hm</think>end"),
     "gpt-oss": WRITTEN["gpt-oss"].replace(
         f"«{OSS}end", f"«<|channel|>analysis<|message|>hm<|end|><|start|>assistant{OSS}end"
     ),
@@ -143,6 +144,13 @@ def test_a_reply_whose_thinking_is_left_out_is_not_supervised(tokenizer_of):
     template = chat_template(source("qwen3"), tokenizer)
     made = render(conversation({"messages": turns}), template, last_turn_only=True)
     assert [made.text[a:b] for a, b in made.spans] == [f"end{ME}"]
+
+
+def test_a_family_that_writes_its_empty_thinking_does_so_where_thinking_is_left_out(tokenizer_of):
+    turns = [*TURNS[:2], {**TURNS[2], "reasoning_content": "hm"}, *TURNS[3:]]
+    made = render(conversation({"messages": turns}), chat_template(source("glm"), tokenizer_of("glm")), True)
+    assert made.text == WRITTEN["glm"].replace("«", "").replace("»", "")
+    assert [made.text[a:b] for a, b in made.spans] == ["end"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
