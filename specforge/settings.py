@@ -55,12 +55,15 @@ class TargetSettings:
 
 @attrs.frozen
 class SourceSettings:
-    """A source of documents. `kind`: "conversations" or "prompts". `path` is relative to the plan's base.
+    """A source of documents. `kind`: "conversations", "prompts" or "mix". `path` is relative to the plan's base.
 
     `max_length`: tokens a document keeps (right-truncated). `max_rows`: rows read from the file, None for all.
     `chat_template`: None for the tokenizer's own, else Jinja text. `strict`: a row with a fault stops the run.
     `last_turn_only`: only the last assistant turn of a conversation is supervised. `preformatted`: rows hold
-    text that the chat template has rendered already.
+    text that the chat template has rendered already. `chat_family`: whose template `chat_template` is, None for no
+    family. `reply_header`, `reply_end`: the marks by which replies are found, None where the template tells.
+    A mix has `parts`, each a source with its own file, read as often in an epoch as its of `weights` says; where that
+    is no whole number, `seed` chooses the documents. Its `path` names the files, and is none.
     """
 
     kind: str
@@ -71,6 +74,17 @@ class SourceSettings:
     strict: bool
     last_turn_only: bool
     preformatted: bool
+    chat_family: str | None = None
+    reply_header: str | None = None
+    reply_end: str | None = None
+    parts: tuple[SourceSettings, ...] = ()
+    weights: tuple[float, ...] = ()
+    seed: int = 0
+
+    @property
+    def files(self) -> tuple[SourceSettings, ...]:
+        """The sources that read a file: itself, or the parts of a mix."""
+        return self.parts or (self,)
 
 
 @attrs.frozen

@@ -114,7 +114,8 @@ def _settings(plan: Plan, op: Op) -> list[tuple[str, str, str]]:
     root = _root(plan, op)
     rows = []
     for path, value in _leaves("", op.settings):
-        usual = f"{root}.{path}".replace("train.eagle3.", "train.strategy.").replace(".batch_documents", ".batch_size")
+        by = "chat_family" if path == "chat_template" and getattr(op.settings, "chat_family", None) else path
+        usual = f"{root}.{by}".replace("train.eagle3.", "train.strategy.").replace(".batch_documents", ".batch_size")
         asked = _STORE.get(path, ()) if op.kind in _TRANSFERS else _SAID.get(f"{op.kind}.{path}", (usual,))
         sources = [said[at] for at in asked if at in said]
         shown = list(value) if isinstance(value, tuple) else value
@@ -127,6 +128,9 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         held, full = getattr(value, a.name), f"{path}.{a.name}" if path else a.name
         if attrs.has(type(held)):
             yield from _leaves(full, held)
+        elif isinstance(held, tuple) and held and attrs.has(type(held[0])) and a.name != "parameters":
+            for number, part in enumerate(held):
+                yield from _leaves(f"{full}[{number}]", part)
         elif a.name != "parameters":
             yield full, held
 
@@ -163,5 +167,5 @@ def _parameters(op: Op) -> list[tuple[str, ...]]:
 
 
 def _file(plan: Plan, op: Op) -> list[tuple[str, ...]]:
-    path = op.settings.path if isinstance(op.settings, SourceSettings) else None
-    return [(f.path, size(f.bytes), f"sha256 {f.sha256}") for f in plan.files if f.path == path]
+    paths = [part.path for part in op.settings.files] if isinstance(op.settings, SourceSettings) else []
+    return [(f.path, size(f.bytes), f"sha256 {f.sha256}") for f in plan.files if f.path in paths]

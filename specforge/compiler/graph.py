@@ -16,7 +16,7 @@ from specforge.settings import StoreSettings
 
 @attrs.frozen
 class Node:
-    """One operation. `kind`: "prompts", "conversations", "capture", "train", "evaluate", "checkpoint", "export",
+    """One operation. `kind`: "prompts", "conversations", "mix", "capture", "train", "evaluate", "checkpoint", "export",
     or from `insert_transfers` "put" and "get".
 
     `spec` is the recipe's node; `line` where it was written; `role` the worker that runs it, "" before `place`;

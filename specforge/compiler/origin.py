@@ -35,8 +35,14 @@ def origins(facts: Facts, train: TrainSettings) -> tuple[Origin, ...]:
                 source = "override"
             elif a.name in place.given:
                 source = f"line {place.line_of(a.name)}" if place.file == facts.file else "default"
-            found.append(Origin(full, str(value), source))
+            found.append(Origin(full, _one_line(value), source))
     return tuple(found)
+
+
+def _one_line(value: object) -> str:
+    """A value as text; what would break the line is escaped."""
+    text = str(value)
+    return text if text.isprintable() else repr(value)
 
 
 def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:

@@ -215,11 +215,15 @@ def feature_text(feature: Feature, length: int) -> str:
 def settings_text(op: Op) -> str:
     """What an operation does, in one line."""
     s = op.settings
+    if isinstance(s, SourceSettings) and s.parts:
+        return " + ".join(f"{weight:g} x {part.path}" for part, weight in zip(s.parts, s.weights))
     if isinstance(s, SourceSettings):
         rows = "all rows" if s.max_rows is None else f"first {_counted(s.max_rows, 'row')}"
         rows += " of rendered text" if s.preformatted else ""
-        last = ", last turn only" if s.last_turn_only else ""
-        return f"{s.path}, {rows}, cut at {s.max_length} tokens{last}{', strict' if s.strict else ''}"
+        notes = ", last turn only" if s.last_turn_only else ""
+        notes += f", written as {s.chat_family}" if s.chat_family else ""
+        notes += f", replies between {s.reply_header!r} and {s.reply_end!r}" if s.reply_header else ""
+        return f"{s.path}, {rows}, cut at {s.max_length} tokens{notes}{', strict' if s.strict else ''}"
     if isinstance(s, CaptureSettings):
         layers = ", ".join(map(str, s.layers))
         laid = f"{_counted(s.batch_documents, 'document')}, {'end to end' if s.packed else 'padded'}"

@@ -10,6 +10,7 @@ STAGES = ("build", "infer_features", "place", "insert_transfers", "size_buffers"
 _TAKES = {
     "conversations": set(),
     "prompts": set(),
+    "mix": set(),
     "capture": {"tokens"},
     "put": {"aux", "last_hidden"},
     "get": {"aux", "last_hidden"},

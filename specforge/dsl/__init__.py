@@ -6,7 +6,7 @@ from specforge.dsl.engine import SGLang, Transformers
 from specforge.dsl.output import Checkpoint, Evaluate, Export
 from specforge.dsl.problem import RecipeError
 from specforge.dsl.recipe import Recipe
-from specforge.dsl.source import Conversations, Prompts
+from specforge.dsl.source import Conversations, Mix, Prompts
 from specforge.dsl.store import Mooncake, SharedDir
 from specforge.dsl.strategy import Eagle3
 from specforge.dsl.target import Target
@@ -23,6 +23,7 @@ __all__ = [
     "Eagle3",
     "Evaluate",
     "Export",
+    "Mix",
     "Mooncake",
     "Policy",
     "Prompts",

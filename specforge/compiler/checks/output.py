@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.dsl.node import problem_of, written
 from specforge.dsl.problem import Problem
+from specforge.dsl.source import files_of
 
 
 def evaluation_held_out(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    source, trained = node.spec.source, facts.recipe.train.features.source
     content = {f.path: f.sha256 for f in facts.world.files}
-    if content.get(source.path, source.path) == content.get(trained.path, trained.path):
+    pairs = itertools.product(files_of(node.spec.source), files_of(facts.recipe.train.features.source))
+    same = ((s, t) for s, t in pairs if content.get(s.path, s.path) == content.get(t.path, t.path))
+    for source, trained in itertools.islice(same, 1):
         what = f"Evaluate.source reads {source.path!r}, and the draft is trained on the same rows: {trained.path!r}"
         fix = "give it a file of rows that training does not read"
         yield problem_of(node.spec, "source", "not-held-out", what, fix)

@@ -22,7 +22,7 @@ def prepare_sources(
     """
     distinct = dict.fromkeys(sources)
     tokenizer: PreTrainedTokenizerBase | None = None
-    if any(source.kind == "conversations" for source in distinct):
+    if any(part.kind == "conversations" for source in distinct for part in source.files):
         tokenizer = load_tokenizer(target, base)
     for source in distinct:
         yield source, prepared(Preparation(source, base, tokenizer, target.geometry.vocab_size), cache)
