@@ -39,6 +39,14 @@ class LatentAttention:
 
 
 @attrs.frozen
+class Logits:
+    """What a target makes of its head's matmul: z -> z * `scale`, then z -> `softcap` * tanh(z / `softcap`) if any."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+@attrs.frozen
 class Geometry:
     """The facts of a target's config.json that anything else depends on.
 
@@ -68,6 +76,7 @@ class Geometry:
     weights_dtype: str
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    logits: Logits = Logits()
 
 
 @attrs.frozen

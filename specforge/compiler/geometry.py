@@ -20,17 +20,17 @@ from specforge.dsl.target import Target
 from specforge.plan import DataFile
 from specforge.settings import Experts, Geometry, LatentAttention
 from specforge.shipped import PREFIX, config_name, hub_config, hub_path, locate, recipes_folder
+from specforge.target_logits import logits_of, unsupported
 
 WORLD_RULES = {
     "target-not-found": "a target's config.json is found without a network",
     "target-config": "a target's config.json is JSON with the sizes of a decoder",
-    "target-head": "a target's head is a plain matmul",
+    "target-head": "what a target does to its logits is known",
     "file-not-found": "a file that the recipe names exists",
     "file-empty": "a file that the recipe names is not empty",
 }
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _TIED_BY_DEFAULT = ("gemma", "cohere")
-_HEADS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "mup_width_multiplier": None}
 
 
 @attrs.frozen
@@ -145,14 +145,11 @@ def _read_target(target: Target, world: World, caches: tuple[Path, ...], problem
         what = f"Target {target.name!r}: {place} does not give {', '.join(absent)}"
         problems.append(problem_of(target, field, "target-config", what, "use the config.json of a decoder model"))
         return
-    scaled = [k for k, plain in _HEADS.items() if config.get(k) not in (None, plain)]
-    if scaled:
-        what = f"Target {target.name!r}: its head is not a plain matmul ({scaled[0]} is {config[scaled[0]]})"
-        problems.append(
-            problem_of(
-                target, field, "target-head", what, "choose a target without it: such heads come in a later version"
-            )
-        )
+    unknown = unsupported(config)
+    if unknown is not None:
+        what = f"Target {target.name!r}: its logits are not the head's alone ({unknown})"
+        fix = "choose a target with plain logits, or with those of Cohere, Gemma or Granite"
+        problems.append(problem_of(target, field, "target-head", what, fix))
         return
     try:
         world.geometries[target] = geometry_of(config)
@@ -199,6 +196,7 @@ def geometry_of(config: dict[str, Any]) -> Geometry:
         weights_dtype=str(dtype).removeprefix("torch."),
         experts=_experts(config),
         latent=latent,
+        logits=logits_of(config),
     )
 
 

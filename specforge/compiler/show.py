@@ -97,8 +97,8 @@ def _head(plan: Plan) -> list[str]:
 
 
 def _parts(geometry: Geometry) -> list[str]:
-    """What a target has beyond plain attention and MLPs."""
-    lines, experts, latent = [], geometry.experts, geometry.latent
+    """What a target has beyond plain attention, MLPs and logits."""
+    lines, experts, latent, logits = [], geometry.experts, geometry.latent, geometry.logits
     if experts:
         shared = f" and {experts.shared} shared" if experts.shared else ""
         lines.append(
@@ -111,6 +111,9 @@ def _parts(geometry: Geometry) -> list[str]:
             f"  latent attention: {queries}keys and values from {latent.kv_rank}, heads of {latent.nope_dim} + "
             f"{latent.rope_dim} and {latent.value_dim}"
         )
+    after = [f"scaled by {logits.scale:g}"] * (logits.scale != 1)
+    after += [f"soft-capped at {logits.softcap:g}"] if logits.softcap is not None else []
+    lines += [f"  logits {', '.join(after)}"] if after else []
     return lines
 
 

@@ -155,9 +155,9 @@ def test_every_shipped_config_is_a_plain_decoder(path):
 
 
 @pytest.mark.parametrize("head", [{"final_logit_softcapping": 30.0}, {"logit_scale": 0.0625}, {"logits_scaling": 8.0}])
-def test_a_head_that_is_not_a_plain_matmul_is_refused(recipe, tmp_path, head):
+def test_logits_that_are_not_known_of_the_model_type_are_refused(recipe, tmp_path, head):
     put(tmp_path / "model" / "config.json", SIZES | head)
-    with pytest.raises(CompileError, match=rf"not a plain matmul \({next(iter(head))} is .*target-head"):
+    with pytest.raises(CompileError, match=rf"not the head's alone \({next(iter(head))} is .*target-head"):
         compile(load(recipe("model")))
 
 

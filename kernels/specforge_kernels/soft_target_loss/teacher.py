@@ -32,9 +32,16 @@ class Teacher:
 
 @torch.no_grad()
 def teacher(
-    last_hidden_UH: torch.Tensor, head_VH: torch.Tensor, kept_ids_d: torch.Tensor, chunk_rows: int | None = None
+    last_hidden_UH: torch.Tensor,
+    head_VH: torch.Tensor,
+    kept_ids_d: torch.Tensor,
+    chunk_rows: int | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
 ) -> Teacher:
-    """`last_hidden_UH`: post-norm, of the position whose distribution is wanted; `kept_ids_d`: int64, ascending.
+    """Logits are z = last_hidden @ head^T * scale, or with `softcap` s, s * tanh(z / s).
+
+    `last_hidden_UH`: post-norm, of the position whose distribution is wanted; `kept_ids_d`: int64, ascending.
 
     `chunk_rows`: rows in one matmul; None: bounded by memory.
     """
@@ -52,6 +59,10 @@ def teacher(
         at = slice(start, start + chunk)
         hidden_uH = last_hidden_UH[at].to(head_VH.dtype)
         full_uV = torch.mm(hidden_uH, head_VH.t(), out=full[: hidden_uH.shape[0]])
+        if scale != 1:
+            full_uV.mul_(scale)
+        if softcap is not None:
+            full_uV.div_(softcap).tanh_().mul_(softcap)
         argmax_U[at] = top(full_uV)
         lse_full_U[at] = _logsumexp(full_uV, argmax_U[at], shares)
         if kept == vocab:

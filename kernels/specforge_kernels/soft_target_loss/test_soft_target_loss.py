@@ -206,6 +206,20 @@ def test_teacher_equals_its_formulas(case, chunk):
 
 
 @pytest.mark.cpu
+@pytest.mark.parametrize(("scale", "softcap"), [(0.0625, None), (1.0, 1.5), (3.0, 2.0)])
+@pytest.mark.parametrize("case", [Case(5, 4, 300, 700, 11), Case(5, 4, 40, 40, 11)], ids=str)
+def test_teacher_scales_and_then_caps_its_logits(case, scale, softcap):
+    given = inputs(case, torch.float64)
+    z = given.last_UH @ given.head_VH.T * scale
+    z = z if softcap is None else softcap * torch.tanh(z / softcap)
+    taught = teacher(given.last_UH, given.head_VH, given.kept_d, 4, scale=scale, softcap=softcap)
+    torch.testing.assert_close(taught.logits_Ud, z[:, given.kept_d])
+    torch.testing.assert_close(taught.lse_full_U, torch.logsumexp(z, -1))
+    torch.testing.assert_close(taught.lse_draft_U, torch.logsumexp(z[:, given.kept_d], -1))
+    assert torch.equal(taught.argmax_U, z.argmax(-1))
+
+
+@pytest.mark.cpu
 @pytest.mark.parametrize("width", [1, 5, 255, 256, 1000, 1024])
 def test_top_is_the_lowest_id_on_ties(width):
     rng = torch.Generator().manual_seed(width)

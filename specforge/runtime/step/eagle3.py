@@ -31,13 +31,14 @@ from specforge.runtime.draft.layers import rotate
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.step.rows import RowPlan, row_plan
 from specforge.runtime.step.take import take
-from specforge.settings import Eagle3Settings
+from specforge.settings import Eagle3Settings, Logits
 
+PLAIN = Logits()
 SUMS = ("ploss_K", "correct_K", "rows_K", "acceptance_K", "kept_K")
 
 
 class Eagle3Step:
-    """Callable: one micro-step. `head_VH`: the target's LM head, a plain matrix.
+    """Callable: one micro-step. `head_VH`: the target's LM head; `logits`: what the target does after it.
 
     `StepResult.sums` per TTT step k: `ploss_K`, cross-entropy over rows whose teacher argmax is in the draft
     vocabulary, normalised as the loss is but without decay, or with `lk` that loss without decay; `correct_K`, top
@@ -45,8 +46,10 @@ class Eagle3Step:
     rows whose teacher argmax is in the draft vocabulary.
     """
 
-    def __init__(self, draft: Eagle3Draft, head_VH: torch.Tensor, settings: Eagle3Settings) -> None:
-        self.draft, self.head_VH, self.settings = draft, head_VH, settings
+    def __init__(
+        self, draft: Eagle3Draft, head_VH: torch.Tensor, settings: Eagle3Settings, logits: Logits = PLAIN
+    ) -> None:
+        self.draft, self.head_VH, self.settings, self.logits = draft, head_VH, settings, logits
 
     def __call__(self, batch: Batch, tokens_total: int, micro_steps: int = 1) -> StepResult:
         """`tokens_total`: N, supervised rows of the optimizer step; `micro_steps`: its packs. Both over all ranks.
@@ -62,7 +65,8 @@ class Eagle3Step:
         host = row_plan(batch.pack, self.settings.ttt_length, cuda=batch.tokens_R.is_cuda)
         rows = host.to(batch.tokens_R.device)
         draft, settings = self.draft, self.settings
-        taught = teacher(batch.last_RH.index_select(0, rows.last_U), self.head_VH, draft.kept_ids_d)
+        after = {"scale": self.logits.scale, "softcap": self.logits.softcap}
+        taught = teacher(batch.last_RH.index_select(0, rows.last_U), self.head_VH, draft.kept_ids_d, **after)
         inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
         share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (host.rows * micro_steps)
         weight_W = torch.pow(settings.position_decay, rows.step_W.to(torch.float64)) * share * inside_W
