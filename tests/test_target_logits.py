@@ -1,4 +1,4 @@
-"""In: configs that name, or leave out, what follows the head. Out: `Logits`, as transformers' config classes have it."""
+"""In: configs that name what follows the head, or leave it out. Out: `Logits`, as transformers has them."""
 
 import pytest
 from transformers import AutoConfig

@@ -225,6 +225,7 @@ def _latent(config: dict[str, Any]) -> LatentAttention | None:
 def _rope(config: dict[str, Any]) -> dict[str, Any]:
     """One schema (transformers 5) for both ways a config writes its rotary embedding."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope = dict(rope.get("full_attention") or rope)  # Gemma 3 has one for each kind of layer; the draft attends fully
     kind = rope.pop("type", None)
     rope.setdefault("rope_type", kind or "default")
     rope.setdefault("rope_theta", config.get("rope_theta") or 10000.0)

@@ -1,13 +1,14 @@
 """In: a Geometry. Out: the number of the target's parameters, for its memory and its prefill FLOPs.
 
-Exact for llama, mistral, qwen2, qwen3, qwen3_moe and deepseek_v3; else what that shape has.
+Exact for the model types that tests/compiler/test_parameter_count.py names; else what that shape has.
 """
 
 from __future__ import annotations
 
 from specforge.settings import Geometry
 
-_QK_NORM = {"qwen3", "qwen3_moe"}
+_QK_NORM = {"qwen3", "qwen3_moe", "gemma3_text"}
+_NORMS = {"gemma2": 4, "gemma3_text": 4, "cohere": 1, "cohere2": 1}  # of one layer; others have 2
 _QKV_BIAS = {"qwen2"}
 
 
@@ -27,7 +28,7 @@ def _layers(geometry: Geometry, met: int) -> int:
     """All decoder layers, with `met` of the routed experts."""
     hidden, experts = geometry.hidden_size, geometry.experts
     sparse = experts.layers if experts else 0
-    count = geometry.num_layers * (_attention(geometry) + 2 * hidden)
+    count = geometry.num_layers * (_attention(geometry) + _NORMS.get(geometry.model_type, 2) * hidden)
     count += (geometry.num_layers - sparse) * 3 * hidden * geometry.intermediate_size
     if experts:
         router = hidden * experts.count

@@ -217,7 +217,7 @@ def _random(settings: TargetSettings, base: Path, dtype: torch.dtype) -> PreTrai
     # As initialised, logits differ by a few tenths and every teacher is close to uniform: nothing could be learnt.
     head_VH = model.get_output_embeddings().weight
     with torch.no_grad():
-        head_VH.mul_(_RANDOM_LOGIT_STD / (head_VH.std() * math.sqrt(head_VH.shape[1])))
+        head_VH.mul_(_RANDOM_LOGIT_STD / (head_VH.std() * math.sqrt(head_VH.shape[1]) * settings.geometry.logits.scale))
     return model.to(dtype)
 
 

@@ -83,6 +83,11 @@ def test_what_a_config_leaves_out_follows_from_the_rest():
         ({"num_experts": 0, "num_experts_per_tok": 2}, "experts", None),
         ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": list(range(8))}, "experts", None),
         ({"kv_lora_rank": None}, "latent", None),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}},
+            "rope",
+            {"rope_theta": 1e6, "rope_type": "default"},
+        ),
         ({}, "rope", {"rope_theta": 10000.0, "rope_type": "default"}),
     ],
 )
