@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from specforge.dsl.feature import Feature
-from specforge.plan import SCHEMA, Batch, Control, DataFile, Device, Op, Plan, Port, Process, Role
+from specforge.plan import SCHEMA, Batch, Control, DataFile, Device, Op, Plan, Port, Process, Role, Service
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
@@ -134,6 +134,9 @@ TRAIN = TrainSettings(
 )
 
 
+STORE = StoreSettings("shared_dir", None, None, "file", None, None, None, "prompts")
+
+
 @attrs.frozen
 class Toy:
     """Builds plans in the folder `base`: 22 training rows and 5 held-out rows of random tokens."""
@@ -191,16 +194,24 @@ class Toy:
             base=str(self.base),
         )
 
-    def disaggregated(self, plan: Plan) -> Plan:
-        """`plan` with its target in a process of its own."""
+    def disaggregated(self, plan: Plan, servers: int = 1) -> Plan:
+        """`plan` with its target in processes of their own."""
         (role,) = plan.roles
-        kinds = [(op, isinstance(op.settings, SourceSettings | CaptureSettings)) for op in role.ops]
-        capture = attrs.evolve(role, name="capture", ops=tuple(op for op, captures in kinds if captures))
-        trainer = attrs.evolve(role, name="trainer", ops=tuple(op for op, captures in kinds if not captures))
         put = Op("put", "put", (_port("features", "capture.features"),), (_port("features"),), STORE)
-        capture = attrs.evolve(capture, ops=(*capture.ops, put))
-        processes = (Process("server", ("capture",)), Process("trainer", ("trainer",)))
-        return attrs.evolve(plan, roles=(capture, trainer), processes=processes, control=CONTROL)
+        get = Op("get", "get", (_port("features", "put.features"),), (_port("features"),), STORE)
+        named = {op.name: op for op in role.ops}
+        named["train"] = attrs.evolve(named["train"], inputs=(_port("features", "get.features"),))
+        capture = (*(op for op in named.values() if isinstance(op.settings, SourceSettings | CaptureSettings)), put)
+        trainer = (get, *(op for op in named.values() if op not in capture))
+        roles = attrs.evolve(role, name="capture", ops=capture), attrs.evolve(role, ops=trainer)
+        service = Service("service", "HTTP with a token", 0, "GET /health", 60.0)
+        processes = (
+            Process("controller", (), "controller", services=(service,)),
+            *(Process(f"server-{n}", ("capture",), "capture_server", services=(service,)) for n in range(servers)),
+            Process("worker-0", (), "capture_worker"),
+            Process("trainer", ("trainer",)),
+        )
+        return attrs.evolve(plan, roles=roles, processes=processes, control=Control(300.0, 3, 900.0, 1))
 
     def _source(self, name: str, path: str) -> Op:
         return Op(
@@ -212,8 +223,6 @@ class Toy:
         return DataFile(name, use, len(content), hashlib.sha256(content).hexdigest())
 
 
-STORE = StoreSettings("shared_dir", None, None, "file", None, None, None, "prompts")
-CONTROL = Control(lease_s=300.0, attempts=3, patience_s=900.0, workers_per_server=1)
 FILES = {"config.json": "target config", "train.jsonl": "source", "heldout.jsonl": "source"}
 
 

@@ -18,9 +18,9 @@ _POLICY = "train.features.policy"
 _SAID = {
     "capture.layers": (f"{_POLICY}.layers", _POLICY),
     "capture.last_hidden": (f"{_POLICY}.last_hidden", _POLICY),
-    "capture.dtype": (f"{_POLICY}.dtype", "topology.engine.dtype"),
-    "capture.batch_documents": ("topology.engine.batch_size",),
-    "capture.packed": ("topology.engine.packed",),
+    "capture.dtype": (f"{_POLICY}.dtype", "topology.engine.dtype", "topology.servers[0].dtype"),
+    "capture.batch_documents": ("topology.engine.batch_size", "topology.servers[0].batch_size"),
+    "capture.packed": ("topology.engine.packed", "topology.servers[0].packed"),
     "train.batch_documents": ("train.batch_size",),
     "train.draft.aux_layers": (f"{_POLICY}.layers", _POLICY),
     "train.draft.draft_vocab_size": ("train.draft.vocab_size",),
@@ -31,7 +31,17 @@ _SAID = {
 }
 _CAPTURE_MEMORY = ("target weights", "features", "prefill")
 _CAPTURE_FLOPS = ("target prefill",)
+_TRANSFERS = ("put", "get")
 _MARKS = {"checkpoint": "keep", "export": "format"}
+_STORE = {
+    "path": ("topology.store.path",),
+    "master": ("topology.store.master",),
+    "protocol": ("topology.store.protocol",),
+    "high_documents": ("topology.high_watermark",),
+    "low_documents": ("topology.low_watermark",),
+    "pool_bytes": ("topology.store.max_gib",),
+    "retain": ("topology.retain",),
+}
 
 
 class UnknownOperation(ValueError):
@@ -89,7 +99,14 @@ def flops_of(plan: Plan, op: Op) -> tuple[FlopPart, ...]:
 
 
 def _feeds_training(plan: Plan, op: Op) -> bool:
-    return any(port.source.partition(".")[0] == op.name for train in plan.ops("train") for port in train.inputs)
+    """Whether training reads what the operation gives, from memory or through a store."""
+    return any(op.name in _givers(plan, train) for train in plan.ops("train"))
+
+
+def _givers(plan: Plan, op: Op) -> set[str]:
+    """Names of the operations whose outputs reach this one, seen through puts and gets."""
+    found = {port.source.partition(".")[0] for port in op.inputs}
+    return found.union(*(_givers(plan, plan.op(n)) for n in found if plan.op(n).kind in _TRANSFERS))
 
 
 def _settings(plan: Plan, op: Op) -> list[tuple[str, str, str]]:
@@ -98,7 +115,8 @@ def _settings(plan: Plan, op: Op) -> list[tuple[str, str, str]]:
     rows = []
     for path, value in _leaves("", op.settings):
         usual = f"{root}.{path}".replace("train.eagle3.", "train.strategy.").replace(".batch_documents", ".batch_size")
-        sources = [said[at] for at in _SAID.get(f"{op.kind}.{path}", (usual,)) if at in said]
+        asked = _STORE.get(path, ()) if op.kind in _TRANSFERS else _SAID.get(f"{op.kind}.{path}", (usual,))
+        sources = [said[at] for at in asked if at in said]
         shown = list(value) if isinstance(value, tuple) else value
         rows.append((path, " ".join(str(shown).split()), sources[0] if sources else ""))
     return rows

@@ -12,38 +12,41 @@ FREE = 0
 CONTROLLER_START_S = 60.0
 TRANSFORMERS_START_S = 1800.0
 STORE_START_S = 60.0
+# SGLang keeps these beside a prompt's own tokens
+RESERVED_SLOTS = 7
 
 
 def processes(facts: Facts) -> tuple[Process, ...]:
     """Colocated: the trainer. Disaggregated: the run, which prepares documents and starts all the others."""
     if not facts.apart:
         return (Process(TRAINER, (TRAINER,), gpus=facts.gpus[-1]),)
-    control = Service("control", "HTTP with a token", FREE, "GET /status", CONTROLLER_START_S)
+    control = Service("control", "HTTP with a token", FREE, "GET /health", CONTROLLER_START_S)
     found = [Process("run", (DATA,), "run"), Process("controller", (), "controller", services=(control,))]
     store = facts.disaggregated.store
     if isinstance(store, Mooncake):
         found.append(_master(store))
     for number, server in enumerate(facts.servers):
-        found.append(_server(number, server, facts.gpus[number]))
+        found.append(_server(number, server, facts))
         found.append(Process(f"worker-{number}", (), "capture_worker"))
     return (*found, Process(TRAINER, (TRAINER,), gpus=facts.gpus[-1]))
 
 
-def _server(number: int, server: Engine, gpus: tuple[int, ...]) -> Process:
-    name, roles = f"server-{number}", (CAPTURE,)
+def _server(number: int, server: Engine, facts: Facts) -> Process:
+    name, roles, gpus = f"server-{number}", (CAPTURE,), facts.gpus[number]
     if not isinstance(server, SGLang):
-        service = Service("capture", "HTTP with a token", FREE, "GET /status", TRANSFORMERS_START_S)
+        service = Service("capture", "HTTP with a token", FREE, "GET /health", TRANSFORMERS_START_S)
         return Process(name, roles, "capture_server", gpus, (service,))
     service = Service("capture", "HTTP", FREE, "GET /get_model_info", server.startup_timeout_s)
-    return Process(name, roles, "capture_server", gpus, (service,), server.url, _command(server, len(gpus)))
+    return Process(name, roles, "capture_server", gpus, (service,), server.url, _command(server, len(gpus), facts))
 
 
-def _command(server: SGLang, gpus: int) -> tuple[str, ...]:
+def _command(server: SGLang, gpus: int, facts: Facts) -> tuple[str, ...]:
     """What SGLang is started with. Radix cache and chunked prefill are off: a capture needs every row of a prompt."""
     if server.url is not None:
         return ()
     words = [server.python or "python", "-m", "sglang.launch_server", "--disable-radix-cache"]
     words += ["--chunked-prefill-size", "-1", "--skip-tokenizer-init", "--tp-size", str(server.tp or gpus or 1)]
+    words += ["--context-length", str(facts.recipe.train.features.source.max_length + RESERVED_SLOTS)]
     if server.mem_fraction is not None:
         words += ["--mem-fraction-static", f"{server.mem_fraction:g}"]
     for flag, value in server.args:

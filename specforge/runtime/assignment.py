@@ -10,7 +10,7 @@ import attrs
 import cattrs
 
 from specforge import plan as plans
-from specforge.plan import Plan
+from specforge.plan import Plan, Process
 from specforge.runtime.executor.layout import Layout
 
 
@@ -45,6 +45,11 @@ class Assignment:
     def plan(self) -> Plan:
         """The run's plan."""
         return plans.load((Path(self.folder) / "plan.json").read_text(encoding="utf-8"))
+
+
+def process(assignment: Assignment) -> Process:
+    """The process of the plan that the assignment is for."""
+    return next(found for found in assignment.plan.processes if found.name == assignment.name)
 
 
 def write_assignment(path: Path, assignment: Assignment) -> None:

@@ -6,6 +6,7 @@ Any end but the trainer's own is a fault, and the first cause of it is what the 
 from __future__ import annotations
 
 import http.client
+import math
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ LOOK_S = 0.05
 # whoever loses a peer ends at once; the peer's own end is seen within this time, and is the cause
 CAUSE_S = 3.0
 END_S = 4.0
-READY_S = 900.0
+LONGEST_START_S = 24 * 3600.0
 SHOWN_LINES = 12
 
 
@@ -111,15 +112,15 @@ class Processes:
         (self._folder / "control").mkdir(parents=True, exist_ok=True)
         return self
 
-    def start(self, assignment: Assignment, listening: socket.socket | None = None) -> Path:
-        """Start a process. With `listening` it is a service, and has READY_S to answer. Returns its output's file."""
+    def start(self, assignment: Assignment, listening: socket.socket | None = None, ready_s: float = math.inf) -> Path:
+        """Start a process. With `listening` it is a service, with `ready_s` to answer. Returns its output's file."""
         name, logs = assignment.name, self._folder / "logs"
         file = self._folder / "control" / f"{name}.json"
         write_assignment(file, assignment)
         command = Command(file, logs / f"{name}.out", logs / f"{name}.err", listening)
         self._children.append(_Child(name, start(command), command))
         if listening is not None:
-            self._ready.append(_Readiness(name, listening.getsockname()))
+            self._ready.append(_Readiness(name, listening.getsockname(), ready_s))
             listening.close()  # the child has it: with the child it ends
         return command.out
 
@@ -174,18 +175,18 @@ class Processes:
 class _Readiness:
     """Asks a service for /health once: the answer comes when the service is ready."""
 
-    def __init__(self, name: str, address: tuple[str, int]) -> None:
-        self._name, self._address = name, address
+    def __init__(self, name: str, address: tuple[str, int], ready_s: float) -> None:
+        self._name, self._address, self._ready_s = name, address, ready_s
         self._began, self._answered = time.monotonic(), False
         threading.Thread(target=self._ask, daemon=True).start()
 
     def check(self) -> None:
         """Raises ProcessError where it takes too long."""
-        if not self._answered and time.monotonic() - self._began > READY_S:
-            raise ProcessError(f"{self._name} was not ready within {READY_S:.0f} s; its log says more")
+        if not self._answered and time.monotonic() - self._began > self._ready_s:
+            raise ProcessError(f"{self._name} was not ready within {self._ready_s:.0f} s; its log says more")
 
     def _ask(self) -> None:
-        connection = http.client.HTTPConnection(*self._address, timeout=READY_S)
+        connection = http.client.HTTPConnection(*self._address, timeout=LONGEST_START_S)
         try:
             connection.request("GET", "/health")
             self._answered = connection.getresponse().status == http.client.OK

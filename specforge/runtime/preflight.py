@@ -34,17 +34,32 @@ def torch_device(role: Role, rank: int = 0) -> torch.device:
 
 
 def preflight(plan: Plan, folder: Path) -> None:
-    """Check packages, files by content, weights, devices, their memory, and disk space for checkpoints in `folder`.
+    """Check what this version runs, packages, files by content, weights, devices, their memory, and disk space.
 
     Raises PreflightError that lists all problems.
     """
-    problems = list(
-        dict.fromkeys(
-            [*_built(plan), *_packages(plan), *_files(plan), *_weights(plan), *_devices(plan), *_disk(plan, folder)]
-        )
-    )
+    problems = [
+        *_not_yet(plan),
+        *_packages(plan),
+        *_files(plan),
+        *_weights(plan),
+        *_devices(plan),
+        *_disk(plan, folder),
+    ]
     if problems:
         raise PreflightError("this plan cannot run here:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _not_yet(plan: Plan) -> Iterator[str]:
+    """What compiles and does not run in this version."""
+    if capture_role(plan) is train_role(plan):
+        return
+    if capture_role(plan).engine != "transformers":
+        yield "capture servers of SGLang do not run in this version; write servers=[Transformers()]"
+    if any(isinstance(op.settings, StoreSettings) and op.settings.kind != "shared_dir" for op in plan.ops()):
+        yield "the store Mooncake does not run in this version; write store=SharedDir()"
+    if (ranks := train_role(plan).ranks) > 1:
+        yield f"{ranks} trainer ranks apart from their target do not run in this version; leave Trainers out"
 
 
 def _packages(plan: Plan) -> Iterator[str]:
@@ -52,15 +67,6 @@ def _packages(plan: Plan) -> Iterator[str]:
     missing = [name for name in SERVE if importlib.util.find_spec(name) is None]
     if missing and capture_role(plan) is not train_role(plan):
         yield f"target and trainer are apart, and {', '.join(missing)} is missing; pip install 'specforge[serve]'"
-
-
-def _built(plan: Plan) -> Iterator[str]:
-    """Parts of a plan that this version compiles and does not run."""
-    if "sglang" in {role.engine for role in plan.roles}:
-        yield "capture servers of SGLang are planned and not run by this version; write servers=[Transformers()]"
-    kinds = {op.settings.kind for op in plan.ops("put") if isinstance(op.settings, StoreSettings)}
-    if "mooncake" in kinds:
-        yield "a Mooncake store is planned and not run by this version; write store=SharedDir()"
 
 
 def _files(plan: Plan) -> Iterator[str]:

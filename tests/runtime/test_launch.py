@@ -2,15 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import attrs
 import pytest
 
-from specforge import plan as plans
 from specforge.runtime import launch
 from specforge.runtime.assignment import Assignment, read_assignment, write_assignment
 from specforge.runtime.child import PEER_GONE
@@ -19,7 +14,6 @@ from specforge.runtime.executor.layout import Layout
 from specforge.runtime.launch import ProcessError, Processes, listen
 
 pytestmark = pytest.mark.null
-DEADLINE_S = 60
 LAYOUT = Layout(1, 1, "prompts", Limits(0, 0, 1.0, 3), 1.0)
 ASSIGNMENT = Assignment(
     "controller", 0, "run", 3, ("a",), "http://c", ("http://s",), "store", "secret", os.getpid(), LAYOUT
@@ -108,44 +102,6 @@ def test_two_services_get_two_ports():
     with listen() as one, listen() as two:
         assert one.getsockname() != two.getsockname()
         assert one.getsockname()[0] == "127.0.0.1"
-
-
-def running(folder):
-    """Process ids of whoever was started with an assignment in `folder`."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(folder).encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-
-
-@pytest.mark.cpu
-@pytest.mark.slow
-def test_nobody_outlives_a_run_that_is_killed(toy, tmp_path):
-    """Started as a user's run is: every process by exec, from a process that is killed once they are there."""
-    folder = tmp_path / "run"
-    plan = attrs.evolve(toy.disaggregated(toy.plan(train={"epochs": 1000})), output_dir=str(folder))
-    (tmp_path / "plan.json").write_text(plans.dump(plan))
-    command = [sys.executable, "-m", "specforge.cli", "run", str(tmp_path / "plan.json")]
-    with (tmp_path / "said").open("w") as said:
-        process = subprocess.Popen(command, stderr=said)
-    wait_until(lambda: len(running(folder / "control")) == 4 or process.poll() is not None)
-    children = running(folder / "control")
-    assert len(children) == 4, (tmp_path / "said").read_text()
-    process.kill()
-    process.wait()
-    began = time.monotonic()
-    wait_until(lambda: not running(folder / "control"))
-    assert time.monotonic() - began < 10
 
 
 def test_a_trainer_stopped_before_it_could_save_is_an_interrupt(tmp_path, monkeypatch):

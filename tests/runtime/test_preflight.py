@@ -129,12 +129,16 @@ def test_a_missing_serve_extra_is_named_where_it_is_needed(toy, monkeypatch):
     assert problem.endswith("uvicorn is missing; pip install 'specforge[serve]'")
 
 
-@pytest.mark.parametrize(("engine", "kind", "said"), [("sglang", "shared_dir", "SGLang"), ("", "mooncake", "Mooncake")])
-def test_what_is_planned_and_not_run_is_said(toy, tmp_path, engine, kind, said):
+def test_what_compiles_and_does_not_run_yet_is_refused_with_what_does(toy):
     plan = toy.disaggregated(toy.plan())
     capture, trainer = plan.roles
-    *others, put = capture.ops
-    put = attrs.evolve(put, settings=attrs.evolve(put.settings, kind=kind))
-    capture = attrs.evolve(capture, engine=engine or capture.engine, ops=(*others, put))
-    with pytest.raises(PreflightError, match=f"{said}.* planned and not run by this version; write "):
-        preflight(attrs.evolve(plan, roles=(capture, trainer)), tmp_path)
+    ops = [
+        attrs.evolve(op, settings=attrs.evolve(op.settings, kind="mooncake")) if op.kind == "put" else op
+        for op in capture.ops
+    ]
+    capture = attrs.evolve(capture, engine="sglang", ops=tuple(ops))
+    engine, store, ranks = problems(attrs.evolve(plan, roles=(capture, attrs.evolve(trainer, ranks=2))), toy.base)
+    assert engine.endswith("write servers=[Transformers()]")
+    assert store.endswith("write store=SharedDir()")
+    assert ranks.endswith("leave Trainers out")
+    preflight(plan, toy.base)

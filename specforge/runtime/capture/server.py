@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from specforge.runtime.assignment import Assignment
+from specforge.runtime.assignment import Assignment, process
 from specforge.runtime.capture.finite import faults
 from specforge.runtime.capture.transformers_engine import TransformersEngine
 from specforge.runtime.control.message import (
@@ -36,6 +36,7 @@ from specforge.runtime.control.serving import serve
 from specforge.runtime.data.batch import Features
 from specforge.runtime.data.pack import Document
 from specforge.runtime.executor.work import capture_role, work
+from specforge.runtime.memory import memory
 from specforge.runtime.preflight import torch_device
 from specforge.runtime.store.open import open_store
 from specforge.runtime.store.store import Store
@@ -47,8 +48,8 @@ class CaptureServer:
 
     def __init__(self, engine: TransformersEngine, store: Store, token: str) -> None:
         self._engine, self._store, self._token = engine, store, token
-        # a thread begins with the environment's number of threads, not with the one that this process was given
-        self._thread = ThreadPoolExecutor(1, "capture", torch.set_num_threads, (torch.get_num_threads(),))
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        self._thread = ThreadPoolExecutor(1, "capture", _as_here, (torch.get_num_threads(), device))
 
     def app(self) -> Starlette:
         """The ASGI application. Every route but /health asks for the token."""
@@ -93,6 +94,13 @@ class CaptureServer:
         return Captured(wanted.key, self._store.put(wanted.key, wanted.generation, tensors))
 
 
+def _as_here(threads: int, device: int | None) -> None:
+    """Set the calling thread up as this process is: it begins with the environment's number of threads, on GPU 0."""
+    torch.set_num_threads(threads)
+    if device is not None:
+        torch.cuda.set_device(device)
+
+
 def _document(wanted: Wanted) -> Document:
     tokens_T = np.array(wanted.tokens, np.int32)
     return Document(wanted.document, tokens_T, np.zeros(len(tokens_T), np.bool_))
@@ -101,10 +109,15 @@ def _document(wanted: Wanted) -> Document:
 def main(assignment: Assignment) -> int:
     """A capture server of a run: the target is loaded before the first answer."""
     plan = assignment.plan
-    role = capture_role(plan)
-    placement = Placement(str(torch_device(role, assignment.number)), role.target_dtype)
-    target = load_target(plan.target, Path(plan.base), placement)
-    engine = TransformersEngine(target, work(plan).capture)
+    role = attrs.evolve(capture_role(plan), gpus=process(assignment).gpus)
+    device = torch_device(role)
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    with memory(
+        f"{plan.target.name} was loaded to capture", "Use a smaller target, or a GPU that no other program uses."
+    ):
+        target = load_target(plan.target, Path(plan.base), Placement(str(device), role.target_dtype))
+        engine = TransformersEngine(target, work(plan).capture)
     if engine.note:
         print(engine.note)
     serve(CaptureServer(engine, open_store(assignment), assignment.token).app())

@@ -9,7 +9,8 @@ from specforge.runtime.control.client import CaptureClient, ControlClient
 from specforge.runtime.control.message import Captured, Lease, Wanted
 from specforge.runtime.control.peer import Refused, TooSlow
 
-READY_S = 900.0
+# the run itself gives up on a server that takes longer than its plan says
+READY_S = 24 * 3600.0
 
 
 class Leases(Protocol):

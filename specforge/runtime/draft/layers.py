@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from specforge_kernels.implementation import implementation
+from specforge_kernels.rms_norm import rms_norm
+from specforge_kernels.swiglu import gated_down
 from torch import nn
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
@@ -32,6 +35,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == self.weight.dtype and implementation(x.device, x.dtype) == "triton":
+            return rms_norm(x, self.weight, self.eps)
         return _RMSNorm.apply(x, self.weight, self.eps)
 
 
@@ -71,10 +76,13 @@ class MLP(nn.Module):
         self.gate_proj = linear(hidden, intermediate)
         self.up_proj = linear(hidden, intermediate)
         self.down_proj = linear(intermediate, hidden)
-        self.act = ACT2FN[act]
+        self.act, self.silu = ACT2FN[act], act in ("silu", "swish")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        if self.silu and implementation(x.device, x.dtype) == "triton":
+            return gated_down(gate, up, self.down_proj.weight)
+        return self.down_proj(self.act(gate) * up)
 
 
 class Rotary(nn.Module):

@@ -34,11 +34,13 @@ def execute(plan: Plan, folder: RunFolder, console: Console) -> Executed:
 
     Raises, beside what training raises, RankDied where one of several ranks is killed.
     """
-    role, sources = train_role(plan), prepare_run(plan, folder, console)
+    role = train_role(plan)
     if role.ranks == 1:
+        sources = prepare_run(plan, folder, console)
         seat = Seat(ALONE, torch_device(role), Interrupt())
         return _train(Trainer(plan, folder, console, sources, seat))
     start_server()
+    prepare_run(plan, folder, console)
     executed: Executed = launch(role.ranks, _rank, (plan, folder))
     return executed
 

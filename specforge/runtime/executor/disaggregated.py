@@ -48,9 +48,10 @@ def execute(plan: Plan, folder: RunFolder, console: Console) -> Executed:
         )
         folder.executed.unlink(missing_ok=True)
         with Processes(folder.path) as processes:
-            processes.start(assignment, control)
+            processes.start(assignment, control, ready_s(plan, "controller"))
             for number, listening in enumerate(servers):
-                processes.start(attrs.evolve(assignment, kind="server", number=number), listening)
+                server = attrs.evolve(assignment, kind="server", number=number)
+                processes.start(server, listening, ready_s(plan, server.name))
             for number in range(found.workers * found.servers):
                 processes.start(attrs.evolve(assignment, kind="worker", number=number))
             output = Output(processes.start(attrs.evolve(assignment, kind="trainer")), console)
@@ -62,6 +63,12 @@ def execute(plan: Plan, folder: RunFolder, console: Console) -> Executed:
     if not executed.interrupted:
         SharedFiles(store).clean()
     return executed
+
+
+def ready_s(plan: Plan, name: str) -> float:
+    """How long the process called `name` may take to answer."""
+    (process,) = (process for process in plan.processes if process.name == name)
+    return process.services[0].timeout_s
 
 
 class Output:

@@ -9,16 +9,14 @@ import attrs
 
 from specforge.plan import Plan
 from specforge.runtime.control.limits import Limits
-from specforge.runtime.executor.work import capture_role
 from specforge.settings import StoreSettings
 
 
 @attrs.frozen
 class Layout:
-    """`retain`: "prompts" (captured again after a crash) or "features" (kept until a checkpoint covers them).
-
-    `patience_s`: the longest the trainer waits for a turn while nothing changes. `store`: a folder that the features of
-    any number of runs go into, each into a folder of its own; None: the run folder.
+    """`workers`: for each server. `retain`: "prompts" (captured again after a crash) or "features" (kept until a
+    checkpoint covers them). `patience_s`: the longest the trainer waits for a turn while nothing changes. `store`: a
+    folder that the features of any number of runs go into, each into a folder of its own; None: the run folder.
     """
 
     servers: int
@@ -30,17 +28,25 @@ class Layout:
 
 
 def layout(plan: Plan) -> Layout:
-    """What the plan says of its processes."""
-    control, store = plan.control, store_settings(plan)
-    assert control is not None, "a plan of processes apart has their bounds"
-    limits = Limits(store.high_documents or 0, store.low_documents or 0, control.lease_s, control.attempts)
-    servers = capture_role(plan).ranks
-    return Layout(servers, control.workers_per_server, store.retain, limits, control.patience_s, store.path)
-
-
-def store_settings(plan: Plan) -> StoreSettings:
-    """The store of a plan: all its puts and gets have the same."""
-    return next(op.settings for op in plan.ops("put") if isinstance(op.settings, StoreSettings))
+    """What the plan says of its processes. Watermarks that are known after preparation are 0 here: see `at_least`."""
+    store = next(op.settings for op in plan.ops() if isinstance(op.settings, StoreSettings))
+    control = plan.control
+    assert control is not None, "a plan with a store says how long its processes wait"
+    limits = Limits(
+        high_samples=store.high_documents or 0,
+        low_samples=store.low_documents or 0,
+        lease_s=control.lease_s,
+        attempts=control.attempts,
+        high_bytes=store.pool_bytes,
+    )
+    return Layout(
+        servers=sum(process.kind == "capture_server" for process in plan.processes),
+        workers=control.workers_per_server,
+        retain=store.retain,
+        limits=limits,
+        patience_s=control.patience_s,
+        store=store.path,
+    )
 
 
 def store_folder(found: Layout, plan: Plan, folder: Path) -> Path:

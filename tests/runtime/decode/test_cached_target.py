@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from specforge_kernels.soft_target_loss import teacher
+from specforge_kernels.soft_target_loss import AfterHead, teacher
 
 from specforge.runtime.decode.cached_target import CachedTarget
 
@@ -31,7 +31,7 @@ def test_the_teacher_forms_the_targets_own_logits(toy_target, name):
     with torch.no_grad():
         last_SH = target.decoder(input_ids=TOKENS_1S, use_cache=False).last_hidden_state[0]
     after, expected = target.settings.geometry.logits, own(target)
-    taught = teacher(last_SH, target.head_VH, kept_d, scale=after.scale, softcap=after.softcap)
+    taught = teacher(last_SH, target.head_VH, kept_d, after=AfterHead(after.scale, after.softcap))
     torch.testing.assert_close(taught.logits_Ud, expected[:, kept_d], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(taught.lse_full_U, expected.logsumexp(-1), rtol=1e-5, atol=1e-5)
     assert torch.equal(taught.argmax_U, expected.argmax(-1))

@@ -18,7 +18,8 @@ import pytest
 from specforge.runtime import launch
 
 SCRIPT = """
-import os, runpy, sys
+import os, runpy, signal, sys
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server may have been started with it blocked
 for path, number in ((OUT, 1), (ERR, 2)):
     os.dup2(os.open(path, os.O_WRONLY), number)
 os.dup2(os.open(os.devnull, os.O_RDONLY) if LISTENING is None else LISTENING.fileno(), 0)

@@ -85,10 +85,10 @@ class At(threading.Thread):
 @pytest.mark.parametrize(("servers", "workers"), [(1, 1), (2, 2)])
 def test_both_topologies_give_the_same_bits(toy, forked, tmp_path, monkeypatch, servers, workers):
     """Workers are those of each server: batches end in any order."""
-    monkeypatch.setattr(disaggregated, "layout", lambda p: attrs.evolve(layout(p), servers=servers, workers=workers))
+    monkeypatch.setattr(disaggregated, "layout", lambda p: attrs.evolve(layout(p), workers=workers))
     plan = toy.plan(train=SETTINGS, evaluate=5, checkpoint={"every": 7, "keep": 2})
     quiet(attrs.evolve(plan, output_dir="colocated"))
-    result = quiet(attrs.evolve(toy.disaggregated(plan), output_dir="apart"))
+    result = quiet(attrs.evolve(toy.disaggregated(plan, servers), output_dir="apart"))
     assert (result.exit_code, result.step, len(result.exports)) == (0, 24, 1)
     assert_same_run(tmp_path / "colocated", tmp_path / "apart")
     assert list((tmp_path / "apart" / "features").iterdir()) == []
@@ -184,3 +184,14 @@ def test_a_run_folder_in_use_is_refused(toy, forked, tmp_path):
         quiet(plan)
     at.join(DEADLINE_S)
     assert refused
+
+
+def test_a_server_that_hangs_ends_the_run_and_not_in_a_wait(toy, forked, tmp_path, monkeypatch):
+    limits = attrs.evolve(layout(toy.disaggregated(toy.plan())).limits, lease_s=0.5, attempts=2)
+    monkeypatch.setattr(disaggregated, "layout", lambda plan: attrs.evolve(layout(plan), limits=limits))
+    at = At(forked, "server-0", lambda: logged(tmp_path / "run") >= 2, signal.SIGSTOP)
+    told = r"(?s)capture batch .* failed 2 times, the last time: .* did not answer"
+    with pytest.raises(ProcessError, match=told):
+        quiet(toy.disaggregated(toy.plan(train={**SETTINGS, "epochs": 1000})))
+    assert time.monotonic() - at.sent_s < 20
+    assert all(process.poll() is not None for process in forked.values())

@@ -68,7 +68,11 @@ def test_equals_the_naive_version_in_float64(name, multiple, monkeypatch):
     """With `multiple` above 1: the counts that a GPU rounds up; what is added weighs nothing."""
     if multiple > 1:
         monkeypatch.setattr(rows, "CUDA_MULTIPLE", multiple)
-        monkeypatch.setattr(eagle3, "row_plan", lambda pack, steps, cuda: row_plan(pack, steps, cuda=True))
+
+        def padded(pack, steps, cuda, kernels):
+            return row_plan(pack, steps, cuda=True)
+
+        monkeypatch.setattr(eagle3, "row_plan", padded)
     options, lengths, share = CASES[name]
     pack, features = made(random_masks(lengths, share, options.seed), options.seed)
     assert pack.supervised > 0
@@ -219,7 +223,7 @@ def test_the_last_row_of_a_document_is_dropped():
 def test_lk_of_rows_that_nothing_accepts_equals_the_naive_version(lk, monkeypatch):
     """A head so sharp that acceptance underflows to exactly 0 on many rows, and is above 0 on others."""
     seen = []
-    monkeypatch.setattr(eagle3, "lk_loss", lambda *given: seen.append(lk_loss(*given)) or seen[-1])
+    monkeypatch.setattr(eagle3, "lk_loss", lambda *given, **how: seen.append(lk_loss(*given, **how)) or seen[-1])
     options = Options(seed=32, lk=lk, kl_scale=0.7, sharp=1e3)
     pack, features = made(random_masks((9, 7), 0.8, 32), 32)
     features = [Features(f.aux_TC, f.last_TH * 300) for f in features]

@@ -1,0 +1,99 @@
+"""In: small cases. Out: the Triton kernels' value, LSE and gradients equal the float64 reference's.
+
+Where there is no GPU the cases run in a process of their own under Triton's interpreter, in float32: its dot of
+bfloat16 reads bits as integers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from specforge_kernels.ttt_attention.blocks import blocks
+from specforge_kernels.ttt_attention.cases import SMALL, TOLERANCE, Case, inputs
+from specforge_kernels.ttt_attention.reference import reference
+
+CASES = {name: case for name, case in SMALL.items() if sum(case.lengths) < 100} | {
+    "two blocks": Case((70, 3, 290), 0.8, 2),
+    "every key block whole": Case((400,), 1.0, 1, heads=2, kv_heads=1),
+}
+
+
+def compare_kernel(case: Case, dtype: torch.dtype, device: str, window: int = 0) -> float:
+    from specforge_kernels.ttt_attention.launch import TritonAttention
+
+    given = inputs(case, dtype, device)
+    rows = given.rows
+    document, position = (x.cpu().numpy() for x in (rows.document_Q, rows.position_Q))
+    document_C, position_C = (x.cpu().numpy() for x in (rows.document_C, rows.position_C))
+    tasks = blocks(document, position, np.bincount(document_C), window=window).to(device)
+    order = torch.from_numpy(np.lexsort((position_C, document_C))).to(device)
+    exact = [x.detach().double().requires_grad_() for x in given.leaves]
+    k = case.suffix
+    query, key, value, keys, values = given.tensors
+    own = (torch.stack(keys), torch.stack(values)) if k else (None, None)
+    out, lse = TritonAttention.apply(query, key[order], value[order], *own, tasks)
+    expected = (
+        windowed(exact, rows, window) if window else reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], rows)
+    )
+    grad = torch.randn(out.shape, dtype=torch.float64, device=device).to(dtype)
+    found = torch.autograd.grad(out, given.leaves, grad)
+    wanted = torch.autograd.grad(expected, exact, grad.double())
+    assert torch.isfinite(lse).all()
+    pairs = zip([out, *found], [expected, *wanted], strict=True)
+    return max(((a.double() - b).norm() / b.norm().clamp(min=0.1)).item() for a, b in pairs)
+
+
+def windowed(exact, rows, window):
+    """The formula without suffix or grouping, with a window."""
+    query, key, value = exact
+    scores = torch.einsum("qhd,chd->hqc", query, key) / query.shape[2] ** 0.5
+    back = rows.position_Q[:, None] - rows.position_C
+    seen = (rows.document_Q[:, None] == rows.document_C) & (back >= 0) & (back < window)
+    return torch.einsum("hqc,che->qhe", scores.masked_fill(~seen, -torch.inf).softmax(-1), value)
+
+
+def main(device: str) -> None:
+    for name, case in CASES.items():
+        for dtype in (torch.float32,) if device == "cpu" else (torch.float32, torch.bfloat16):
+            error = compare_kernel(case, dtype, device)
+            print(f"{name} {dtype}: {error:.2e}", flush=True)
+            assert error < TOLERANCE[dtype], (name, dtype, error)
+    error = compare_kernel(Case((150, 40), heads=2, kv_heads=2), torch.float32, device, window=33)
+    assert error < TOLERANCE[torch.float32], ("window", error)
+
+
+def mend_interpreter() -> None:
+    """Triton 3.6's interpreter cannot use a loaded scalar as a loop bound with numpy 2.4: arrays of one element."""
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+@pytest.mark.cpu
+def test_kernel_under_the_interpreter():
+    run = subprocess.run(
+        [sys.executable, __file__], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.gpu
+def test_kernel_on_the_gpu():
+    main("cuda")
+
+
+if __name__ == "__main__":
+    mend_interpreter()
+    main("cpu")
