@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import attrs
 
-from specforge.compiler.parameter_count import layer_parameters
+from specforge.compiler.parameter_count import active_layer_parameters
 from specforge.dsl.feature import DTYPE_BYTES
 from specforge.plan import Batch, FlopPart, MemoryPart
-from specforge.settings import CaptureSettings, TargetSettings, TrainSettings
+from specforge.settings import CaptureSettings, Geometry, TargetSettings, TrainSettings
 
 ATTENTION_BLOCK = {"cpu": 512}
 GPU_ATTENTION_BLOCK = 2048
@@ -71,7 +71,7 @@ class Estimate:
         wide, bucket = ", and float32" if masters else "", 4 * trained * (self.batch.ranks > 1)
         held, note = self._held
         prefill = min(held, self.capture.batch_documents * self.max_length)
-        prefill *= (2 * geometry.intermediate_size + 4 * geometry.hidden_size) * DTYPE_BYTES[self.target_dtype]
+        prefill *= _widest(geometry) * DTYPE_BYTES[self.target_dtype]
         kept = self.train.eagle3.ttt_length * rows
         inner = 6 * draft.hidden_size + 3 * draft.intermediate_size + 4 * draft.num_heads * draft.head_dim
         scores = rows * draft.num_heads * min(self.max_length, self.attention_block) * 4
@@ -111,9 +111,10 @@ class Estimate:
         visible = documents * sum(tile.visible for tile in tiles)
         suffix = documents * sum(tile.queries * tile.step for tile in tiles)
 
-        queries = geometry.num_heads * geometry.head_dim
-        prefill = 2 * documents * tokens * geometry.num_layers * layer_parameters(geometry)
-        dense = 4 * queries * tokens * tokens * geometry.num_layers * documents
+        latent, value = geometry.latent, geometry.head_dim
+        pair = value + (latent.nope_dim + latent.rope_dim if latent else value)
+        prefill = 2 * documents * tokens * active_layer_parameters(geometry)
+        dense = 2 * geometry.num_heads * pair * tokens * tokens * geometry.num_layers * documents
         qkv = (draft.num_heads + 2 * draft.num_kv_heads) * width
         inner = draft.num_heads * width
 
@@ -137,6 +138,17 @@ class Estimate:
                 "draft head", step_rows * hidden * draft.draft_vocab_size, 4 if self.train.eagle3.lk == "lambda" else 3
             ),
         )
+
+
+def _widest(geometry: Geometry) -> int:
+    """Elements of one token that the target's widest layer holds at once; each expert a token meets has a copy."""
+    hidden, experts, latent = geometry.hidden_size, geometry.experts, geometry.latent
+    widths = [2 * geometry.intermediate_size + 4 * hidden]
+    if experts:
+        widths.append(experts.active * 2 * (experts.intermediate_size + hidden) + 4 * hidden)
+    if latent:
+        widths.append(2 * geometry.num_heads * (latent.nope_dim + latent.rope_dim + latent.value_dim) + 4 * hidden)
+    return max(widths)
 
 
 @attrs.frozen

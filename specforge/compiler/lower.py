@@ -237,7 +237,11 @@ def _warnings(facts: Facts, parts: tuple[MemoryPart, ...]) -> tuple[str, ...]:
         resident = sum(p.bytes for p in parts if p.role == role)
         if memory and resident > memory:
             who = "every capture server" if role == CAPTURE else "the trainer" if facts.ranks == 1 else "every rank"
+            weights = sum(p.bytes for p in parts if p.role == role and p.name == "target weights")
             fix = "give it more GPUs" if role == CAPTURE else "lower batch_size or max_length"
+            # no smaller batch helps then
+            if role != CAPTURE and weights > memory:
+                fix = "split the target over GPUs with Disaggregated"
             found.append(
                 f"{who} needs {resident / 2**30:.1f} GiB, and {facts.device.name} has {memory / 2**30:.0f} GiB: {fix}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from specforge.compiler.parameter_count import active_layer_parameters
 from specforge.dsl.feature import Feature
 from specforge.plan import Op, Plan
 from specforge.settings import (
@@ -11,6 +12,7 @@ from specforge.settings import (
     CheckpointSettings,
     EvaluateSettings,
     ExportSettings,
+    Geometry,
     SourceSettings,
     StoreSettings,
     TrainSettings,
@@ -84,6 +86,7 @@ def _head(plan: Plan) -> list[str]:
         f"  {geometry.model_type}, {geometry.num_layers} layers, hidden {geometry.hidden_size}, inner "
         f"{geometry.intermediate_size}, heads {geometry.num_heads}/{geometry.num_kv_heads} of {geometry.head_dim}, "
         f"vocabulary {geometry.vocab_size}",
+        *_parts(geometry),
         f"draft {draft.architecture}: {trained:,} trained parameters",
         f"  hidden {draft.hidden_size}, inner {draft.intermediate_size}, heads {draft.num_heads}/{draft.num_kv_heads} "
         f"of {draft.head_dim}, vocabulary {draft.draft_vocab_size}",
@@ -91,6 +94,27 @@ def _head(plan: Plan) -> list[str]:
         f"loss per {'supervised row' if train.eagle3.reduction == 'tokens' else 'row of the micro-step'}"
         + (f", LK {train.eagle3.lk}" if train.eagle3.lk else ""),
     ]
+
+
+def _parts(geometry: Geometry) -> list[str]:
+    """What a target has beyond plain attention, MLPs and logits."""
+    lines, experts, latent, logits = [], geometry.experts, geometry.latent, geometry.logits
+    if experts:
+        shared = f" and {experts.shared} shared" if experts.shared else ""
+        lines.append(
+            f"  experts on {experts.layers} layers: {experts.active} of {experts.count}{shared}, inner "
+            f"{experts.intermediate_size}; {active_layer_parameters(geometry):,} parameters multiply a token"
+        )
+    if latent:
+        queries = "" if latent.query_rank is None else f"queries from {latent.query_rank}, "
+        lines.append(
+            f"  latent attention: {queries}keys and values from {latent.kv_rank}, heads of {latent.nope_dim} + "
+            f"{latent.rope_dim} and {latent.value_dim}"
+        )
+    after = [f"scaled by {logits.scale:g}"] * (logits.scale != 1)
+    after += [f"soft-capped at {logits.softcap:g}"] if logits.softcap is not None else []
+    lines += [f"  logits {', '.join(after)}"] if after else []
+    return lines
 
 
 def _train(plan: Plan) -> TrainSettings:

@@ -109,7 +109,9 @@ class Bench:
             kept_d = torch.randperm(settings.vocab_size)[: settings.draft_vocab_size].sort().values
             self.draft.d2t.copy_(kept_d - torch.arange(settings.draft_vocab_size))
             self.draft.t2d.fill_(False)[kept_d] = True
-        self.step = Eagle3Step(self.draft, self.head_VH, Eagle3Settings(STEPS, 0.8, "tokens"), implementation)
+        self.step = Eagle3Step(
+            self.draft, self.head_VH, Eagle3Settings(STEPS, 0.8, "tokens"), implementation=implementation
+        )
 
     def batch(self, shape: Shape):  # type: ignore[no-untyped-def]
         pack, width = shape.pack(self.settings.vocab_size), self.settings.target_hidden_size

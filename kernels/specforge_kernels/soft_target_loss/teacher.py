@@ -37,6 +37,25 @@ class Teacher:
     implementation: str = "auto"
 
 
+@dataclass(frozen=True)
+class AfterHead:
+    """What a target does to z = last_hidden @ head^T: z * `scale`, then with a `softcap` s, s * tanh(z / s)."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def applied_(self, logits_uV: torch.Tensor) -> torch.Tensor:
+        """In place."""
+        if self.scale != 1:
+            logits_uV.mul_(self.scale)
+        if self.softcap is not None:
+            logits_uV.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits_uV
+
+
+PLAIN = AfterHead()
+
+
 @torch.no_grad()
 def teacher(
     last_hidden_UH: torch.Tensor,
@@ -44,10 +63,11 @@ def teacher(
     kept_ids_d: torch.Tensor,
     chunk_rows: int | None = None,
     implementation: str = "auto",
+    after: AfterHead = PLAIN,
 ) -> Teacher:
     """`last_hidden_UH`: post-norm, of the position whose distribution is wanted; `kept_ids_d`: int64, ascending.
 
-    `chunk_rows`: rows in one matmul; None: bounded by memory.
+    `chunk_rows`: rows in one matmul; None: bounded by memory. `after`: what the target does to its head's matmul.
     """
     rows, (vocab, _), kept = last_hidden_UH.shape[0], head_VH.shape, kept_ids_d.shape[0]
     wide = torch.promote_types(head_VH.dtype, torch.float32)
@@ -62,7 +82,7 @@ def teacher(
         for start in range(0, rows, chunk):
             at = slice(start, start + chunk)
             hidden_uH = last_hidden_UH[at].to(head_VH.dtype)
-            full_uV = torch.mm(hidden_uH, head_VH.t(), out=full[: hidden_uH.shape[0]])
+            full_uV = after.applied_(torch.mm(hidden_uH, head_VH.t(), out=full[: hidden_uH.shape[0]]))
             teacher_sweep(full_uV, kept_ids_d, logits_Ud[at], (lse_full_U[at], lse_draft_U[at], argmax_U[at]))
         return Teacher(logits_Ud, lse_full_U, lse_draft_U, argmax_U, implementation)
     # one set of buffers for all chunks: fresh pages cost as much as a pass over them
@@ -70,7 +90,7 @@ def teacher(
     for start in range(0, rows, chunk):
         at = slice(start, start + chunk)
         hidden_uH = last_hidden_UH[at].to(head_VH.dtype)
-        full_uV = torch.mm(hidden_uH, head_VH.t(), out=full[: hidden_uH.shape[0]])
+        full_uV = after.applied_(torch.mm(hidden_uH, head_VH.t(), out=full[: hidden_uH.shape[0]]))
         argmax_U[at] = top(full_uV)
         lse_full_U[at] = _logsumexp(full_uV, argmax_U[at], shares)
         if kept == vocab:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specforge_kernels.soft_target_loss import Teacher, lk_loss, op, soft_target_loss, teacher
+from specforge_kernels.soft_target_loss import AfterHead, Teacher, lk_loss, op, soft_target_loss, teacher
 from specforge_kernels.soft_target_loss.cases import SMALL, TOLERANCE, Case, inputs, lk_inputs
 from specforge_kernels.soft_target_loss.reference import reference
 
@@ -43,10 +43,10 @@ def compare(case: Case, dtype: torch.dtype, device: str, lk: str | None) -> floa
     return max(relative(a, b) for a, b in zip([*found[:3], *grads], [*expected[:3], *wanted], strict=True))
 
 
-def compare_teacher(case: Case, dtype: torch.dtype, device: str) -> float:
+def compare_teacher(case: Case, dtype: torch.dtype, device: str, after: AfterHead) -> float:
     given = inputs(case, dtype, device)
     arguments = (given.last_UH, given.head_VH, given.kept_d)
-    a, b = (teacher(*arguments, chunk_rows=3, implementation=kind) for kind in ("triton", "torch"))
+    a, b = (teacher(*arguments, chunk_rows=3, implementation=kind, after=after) for kind in ("triton", "torch"))
     assert torch.equal(a.logits_Ud, b.logits_Ud)
     assert torch.equal(a.argmax_U, b.argmax_U)
     return max(relative(a.lse_full_U, b.lse_full_U), relative(a.lse_draft_U, b.lse_draft_U))
@@ -74,7 +74,7 @@ def main(device: str) -> None:
     cases = {name: SMALL[name] for name in NAMES} if device == "cpu" else ON_GPU
     for name, case in cases.items():
         for dtype in (torch.float32,) if device == "cpu" else (torch.float32, torch.bfloat16):
-            error = compare_teacher(case, dtype, device)
+            error = max(compare_teacher(case, dtype, device, after) for after in (AfterHead(), AfterHead(3.0, 2.0)))
             assert error < 2e-5, ("teacher", name, dtype, error)
             for lk in (None, "alpha", "lambda"):
                 error = compare(case, dtype, device, lk)

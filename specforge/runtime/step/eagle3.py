@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import torch
 from specforge_kernels.implementation import implementation as chosen
-from specforge_kernels.soft_target_loss import LK, lk_loss, soft_target_loss, teacher
+from specforge_kernels.soft_target_loss import LK, AfterHead, lk_loss, soft_target_loss, teacher
 from specforge_kernels.split_rotate import rotate, split_rotate
 from specforge_kernels.ttt_attention import OwnPairs, ttt_attention
 
@@ -32,14 +32,16 @@ from specforge.runtime.draft.eagle3 import Eagle3Draft
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.step.rows import RowPlan, row_plan
 from specforge.runtime.step.take import take
-from specforge.settings import Eagle3Settings
+from specforge.settings import Eagle3Settings, Logits
 
+PLAIN = Logits()
 SUMS = ("ploss_K", "correct_K", "rows_K", "acceptance_K", "kept_K")
 
 
 class Eagle3Step:
-    """Callable: one micro-step. `head_VH`: the target's LM head, a plain matrix. `implementation` of the hot parts:
-    "auto" is Triton on a GPU in bfloat16, else PyTorch.
+    """Callable: one micro-step. `head_VH`: the target's LM head; `logits`: what the target does after it.
+
+    `implementation` of the hot parts: "auto" is Triton on a GPU in bfloat16, else PyTorch.
 
     `StepResult.sums` per TTT step k: `ploss_K`, cross-entropy over rows whose teacher argmax is in the draft
     vocabulary, normalised as the loss is but without decay, or with `lk` that loss without decay; `correct_K`, top
@@ -48,9 +50,15 @@ class Eagle3Step:
     """
 
     def __init__(
-        self, draft: Eagle3Draft, head_VH: torch.Tensor, settings: Eagle3Settings, implementation: str = "auto"
+        self,
+        draft: Eagle3Draft,
+        head_VH: torch.Tensor,
+        settings: Eagle3Settings,
+        logits: Logits = PLAIN,
+        implementation: str = "auto",
     ) -> None:
         self.draft, self.head_VH, self.settings, self.implementation = draft, head_VH, settings, implementation
+        self.after = AfterHead(logits.scale, logits.softcap)
 
     def __call__(self, batch: Batch, tokens_total: int, micro_steps: int = 1) -> StepResult:
         """`tokens_total`: N, supervised rows of the optimizer step; `micro_steps`: its packs. Both over all ranks.
@@ -69,7 +77,7 @@ class Eagle3Step:
         rows = host.to(batch.tokens_R.device)
         draft, settings = self.draft, self.settings
         last_UH = batch.last_RH.index_select(0, rows.last_U)
-        taught = teacher(last_UH, self.head_VH, draft.kept_ids_d, implementation=kind)
+        taught = teacher(last_UH, self.head_VH, draft.kept_ids_d, implementation=kind, after=self.after)
         inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
         share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (host.rows * micro_steps)
         weight_W = torch.pow(settings.position_decay, rows.step_W.to(torch.float64)) * share * inside_W

@@ -15,8 +15,9 @@ from specforge.runtime.data.batch import Features
 from specforge.runtime.data.pack import Document, Pack
 from specforge.runtime.draft.eagle3 import DraftCache
 from specforge.runtime.step import eagle3, rows
-from specforge.runtime.step.eagle3 import SUMS
+from specforge.runtime.step.eagle3 import SUMS, Eagle3Step
 from specforge.runtime.step.rows import row_plan
+from specforge.settings import Logits
 
 pytestmark = pytest.mark.cpu
 
@@ -148,6 +149,22 @@ def test_rows_divides_by_the_micro_step_and_the_number_of_micro_steps():
     tokens, _ = run(draft(options), replace(options, reduction="tokens"), pack, features)
     assert one.loss.item() == pytest.approx(4 * four.loss.item(), rel=1e-12)
     assert one.loss.item() == pytest.approx(tokens.loss.item() * pack.supervised / pack.rows, rel=1e-12)
+
+
+def test_the_teacher_does_to_its_logits_what_the_target_does():
+    """Scaling by a power of two is exact, so it may as well be in the head; a cap far off changes nothing."""
+    options = Options()
+    pack, features = made(random_masks((7, 5), 0.6, 3))
+    model, arguments = draft(options), (batched(pack, features), pack.supervised)
+    plain = step(model, options)
+    scaled = Eagle3Step(model, plain.head_VH, plain.settings, Logits(0.25))(*arguments)
+    inside = Eagle3Step(model, plain.head_VH * 0.25, plain.settings)(*arguments)
+    assert torch.equal(scaled.loss, inside.loss)
+    caps = (Logits(softcap=1e6), Logits(softcap=0.5))
+    far, near = (Eagle3Step(model, plain.head_VH, plain.settings, cap)(*arguments) for cap in caps)
+    torch.testing.assert_close(far.loss, plain(*arguments).loss)
+    assert not torch.isclose(near.loss, far.loss, rtol=1e-3)
+    assert not torch.isclose(scaled.loss, far.loss, rtol=1e-3)
 
 
 def test_rows_that_are_not_needed_may_hold_anything():
