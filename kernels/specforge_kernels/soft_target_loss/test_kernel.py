@@ -18,6 +18,8 @@ from specforge_kernels.soft_target_loss.cases import SMALL, TOLERANCE, Case, inp
 from specforge_kernels.soft_target_loss.reference import reference
 
 NAMES = ("one row", "odd sizes", "whole vocabulary", "all rows of weight 0", "one id")
+# LK's gradient jumps where p = q: which side a row is on must not hang on the rounding of its logits to 16 bits
+UNROUNDED = {"the head is the identity": Case(64, 131, 131, 333, 11, identity=True)}
 ON_GPU = {**SMALL, "vocabulary above 131072": Case(64, 16, 140_001, 151_937, 20)}
 
 
@@ -71,12 +73,12 @@ def check_zero_acceptance(device: str) -> None:
 
 
 def main(device: str) -> None:
-    cases = {name: SMALL[name] for name in NAMES} if device == "cpu" else ON_GPU
+    cases = UNROUNDED | ({name: SMALL[name] for name in NAMES} if device == "cpu" else ON_GPU)
     for name, case in cases.items():
         for dtype in (torch.float32,) if device == "cpu" else (torch.float32, torch.bfloat16):
             error = max(compare_teacher(case, dtype, device, after) for after in (AfterHead(), AfterHead(3.0, 2.0)))
             assert error < 2e-5, ("teacher", name, dtype, error)
-            for lk in (None, "alpha", "lambda"):
+            for lk in (None, "alpha", "lambda") if dtype != torch.bfloat16 or case.identity else (None,):
                 error = compare(case, dtype, device, lk)
                 print(f"{name} {dtype} {lk}: {error:.2e}", flush=True)
                 assert error < TOLERANCE[dtype], (name, dtype, lk, error)
