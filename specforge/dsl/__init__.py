@@ -6,7 +6,8 @@ from specforge.dsl.engine import SGLang, Transformers
 from specforge.dsl.output import Checkpoint, Evaluate, Export
 from specforge.dsl.problem import RecipeError
 from specforge.dsl.recipe import Recipe
-from specforge.dsl.source import Conversations, Prompts
+from specforge.dsl.record import Record
+from specforge.dsl.source import Conversations, Prompts, Recorded
 from specforge.dsl.store import Mooncake, SharedDir
 from specforge.dsl.strategy import Eagle3
 from specforge.dsl.target import Target
@@ -28,6 +29,8 @@ __all__ = [
     "Prompts",
     "Recipe",
     "RecipeError",
+    "Record",
+    "Recorded",
     "SGLang",
     "SharedDir",
     "Target",

@@ -1,4 +1,4 @@
-"""In: files of training text. Out: the sources, `Conversations` and `Prompts`: where documents come from."""
+"""In: files of training text, or of features. Out: the sources: `Conversations`, `Prompts` and `Recorded`."""
 
 from __future__ import annotations
 
@@ -41,5 +41,16 @@ class Prompts:
     strict: bool = field(flag(), default=False)
 
 
-Source = Conversations | Prompts
-SOURCES = (Conversations, Prompts)
+@node
+class Recorded:
+    """Documents with their features, as a recipe with `record=` left them: no forward of the target is run.
+
+    `path`: the folder that holds its manifest.json; relative to the recipe.
+    """
+
+    path: str = field(text("the folder of a recording"))
+
+
+Source = Conversations | Prompts | Recorded
+SOURCES = (Conversations, Prompts, Recorded)
+TEXTS = (Conversations, Prompts)

@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 from specforge.plan import DataFile, Plan, Role
+from specforge.recording import RecordingError, read_manifest
 from specforge.runtime.env import hugging_face_cache
-from specforge.runtime.executor.work import capture_role, train_role
+from specforge.runtime.executor.work import apart, capture_role, train_role
 from specforge.runtime.target import find_folder
-from specforge.settings import CheckpointSettings, StoreSettings, TrainSettings
+from specforge.settings import CheckpointSettings, RecordedSettings, StoreSettings, TrainSettings
 from specforge.shipped import HUB, locate
 
 # what a device reports is a little below its name: an 80 GB H100 shows 79.2 GiB
@@ -42,6 +43,7 @@ def preflight(plan: Plan, folder: Path) -> None:
         *_not_yet(plan),
         *_packages(plan),
         *_files(plan),
+        *_shards(plan),
         *_weights(plan),
         *_devices(plan),
         *_disk(plan, folder),
@@ -52,7 +54,7 @@ def preflight(plan: Plan, folder: Path) -> None:
 
 def _not_yet(plan: Plan) -> Iterator[str]:
     """What compiles and does not run in this version."""
-    if capture_role(plan) is train_role(plan):
+    if not apart(plan):
         return
     if capture_role(plan).engine != "transformers":
         yield "capture servers of SGLang do not run in this version; write servers=[Transformers()]"
@@ -65,7 +67,7 @@ def _not_yet(plan: Plan) -> Iterator[str]:
 def _packages(plan: Plan) -> Iterator[str]:
     """What processes of one run talk with."""
     missing = [name for name in SERVE if importlib.util.find_spec(name) is None]
-    if missing and capture_role(plan) is not train_role(plan):
+    if missing and apart(plan):
         yield f"target and trainer are apart, and {', '.join(missing)} is missing; pip install 'specforge[serve]'"
 
 
@@ -83,6 +85,22 @@ def _files(plan: Plan) -> Iterator[str]:
             continue
         if (changed := _changed(path, file)) is not None:
             yield f"{path} ({file.use}) has changed since the plan was compiled: {changed}; compile the recipe again"
+
+
+def _shards(plan: Plan) -> Iterator[str]:
+    """The shards of the recordings, by size; their manifests are files of the plan."""
+    for op in plan.ops("recorded"):
+        assert isinstance(op.settings, RecordedSettings)
+        folder = Path(plan.base, op.settings.path)
+        try:
+            entries = read_manifest(folder).shards
+        except RecordingError:
+            continue  # _files says it
+        for entry in entries:
+            size = (folder / entry.file).stat().st_size if (folder / entry.file).is_file() else None
+            if size != entry.bytes:
+                has = "is not there" if size is None else f"has {size} bytes, its manifest says {entry.bytes}"
+                yield f"{folder / entry.file} (recorded features) {has}; restore it, or record these features again"
 
 
 def _changed(path: Path, file: DataFile) -> str | None:

@@ -46,7 +46,7 @@ def retained_features_end(node: Node, graph: Graph, facts: Facts) -> Iterator[Pr
     if not facts.apart or facts.disaggregated.retain != "features":
         return
     every = next((c.every for c in facts.recipe.outputs if isinstance(c, Checkpoint)), 0)
-    if not every and facts.recipe.train.max_steps is None:
+    if not every and facts.train.max_steps is None:
         what = "Disaggregated.retain is 'features', and no checkpoint covers them before the end of the run"
         fix = "write Checkpoint(every=...) into outputs, or retain='prompts'"
         yield problem_of(facts.disaggregated, "retain", "retain-without-end", what, fix)

@@ -45,6 +45,13 @@ class Preparation:
         }
         return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def tokenizer_digest(self) -> str:
+        """sha256 (hex) of the tokenizer alone; "" without one."""
+        if self.tokenizer is None:
+            return ""
+        return hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
     def _tokenizer(self) -> dict[str, Any] | None:
         if self.tokenizer is None:
             return None

@@ -9,20 +9,26 @@ from transformers import PreTrainedTokenizerBase
 
 from specforge.runtime.data.cache import Preparation, prepared
 from specforge.runtime.data.source import Prepared
+from specforge.runtime.recording.reader import read_recording
 from specforge.runtime.target import load_tokenizer
-from specforge.settings import SourceSettings, TargetSettings
+from specforge.settings import RecordedSettings, SourceSettings, TargetSettings
 
 
 def prepare_sources(
-    target: TargetSettings, base: Path, sources: Iterable[SourceSettings], cache: Path
-) -> Iterator[tuple[SourceSettings, Prepared]]:
+    target: TargetSettings, base: Path, sources: Iterable[SourceSettings | RecordedSettings], cache: Path
+) -> Iterator[tuple[SourceSettings | RecordedSettings, Prepared]]:
     """Each distinct source, tokenised now or found in the folder `cache`, one after another as they are asked for.
+
+    Those of a recording were tokenised when it was made.
 
     Raises ValueError where the target's tokenizer is needed and not here, and what `prepare` raises.
     """
     distinct = dict.fromkeys(sources)
     tokenizer: PreTrainedTokenizerBase | None = None
-    if any(source.kind == "conversations" for source in distinct):
+    if any(isinstance(source, SourceSettings) and source.kind == "conversations" for source in distinct):
         tokenizer = load_tokenizer(target, base)
     for source in distinct:
+        if isinstance(source, RecordedSettings):
+            yield source, read_recording(base / source.path, source.path)[0]
+            continue
         yield source, prepared(Preparation(source, base, tokenizer, target.geometry.vocab_size), cache)
