@@ -130,14 +130,10 @@ def _recorded(node: Recorded, world: World, problems: list[Problem]) -> bool:
     if node.path in world.recordings:
         return True
     if not (folder / MANIFEST).is_file():
-        some = any(folder.glob("shard-*.safetensors"))
-        state = "there is no such folder" if not folder.is_dir() else f"it has no {MANIFEST}"
-        state = (
-            f"it has {some} shard{'s' * (some != 1)} and no {MANIFEST}: its recording was stopped" if some else state
-        )
-        fix = (
-            "run the recipe with record=Record(features, path) that makes it; paths are relative to the recipe's folder"
-        )
+        state = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
+        if any(folder.glob("shard-*.safetensors")):
+            state = f"it has shards and no {MANIFEST}: its recording was stopped"
+        fix = "run the recipe that records it, with record=Record(features, path); paths are relative to the recipe"
         what = f"Recorded.path is {node.path!r}, and {folder} is no recording: {state}"
         problems.append(problem_of(node, "path", "recorded-missing", what, fix))
         return False

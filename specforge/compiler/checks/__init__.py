@@ -54,7 +54,7 @@ CHECKS: tuple[Check, ...] = (
     Check("layer-out-of-range", "captured layers exist in the target", ("capture",), capture_layers_exist),
     Check("length-beyond-context", "documents fit the target's context", ("capture",), capture_length_fits),
     Check("tokenizer-missing", "chats need a target with a tokenizer", ("capture",), capture_needs_tokenizer),
-    Check("layer-count", "EAGLE3 reads exactly three layers", ("train",), strategy_has_its_layers),
+    Check("layer-count", "EAGLE3 reads exactly three layers", ("train", "record"), strategy_has_its_layers),
     Check("feature-missing", "a policy captures what its consumer reads", ("train",), strategy_has_its_features),
     Check("draft-vocabulary", "the draft's vocabulary is part of the target's", ("train",), draft_vocabulary_fits),
     Check("draft-heads", "a draft's heads go with those it takes from the target", ("train",), draft_heads_divide),

@@ -29,6 +29,8 @@ def recorded_of_this_target(node: Node, graph: Graph, facts: Facts) -> Iterator[
     if wrong:
         what = f"Recorded({source.path!r}) is of another target than Capture.target: {'; '.join(wrong)}"
         fix = "name the target that was recorded, or record again with this one"
+        if have.seed is not None and wrong == [f"seed of random weights {have.seed}, here {seed}"]:
+            fix = f"write seed={have.seed}: it draws the weights"
         yield problem_of(node.spec, "target", "recorded-target", what, fix)
 
 

@@ -1,7 +1,8 @@
 """In: a plan of one role, its run folder. Out: a trained draft: target, capture and training share a process.
 
-Where features are recorded, there is no target but its head. Preparation, then the trainer over a supply that captures as it is asked; features stay on the device, and no file is
-synced within a step but those of a checkpoint. With several ranks this process prepares and then launches them.
+Preparation, then the trainer over a supply that captures as it is asked; features stay on the device, and no file is
+synced within a step but those of a checkpoint. Where features are recorded, they are read as they are asked for, and
+of the target only the head is there. With several ranks this process prepares and then launches them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -24,7 +25,8 @@ from specforge.runtime.data.batch import Features
 from specforge.runtime.data.pack import Document
 from specforge.runtime.writing import writing
 
-CONDITIONS, MISSING = "conditions", "missing"
+# one entry: safetensors writes several in any order, and equal recordings are to be equal files
+HELD = "recording"
 
 
 @attrs.frozen(eq=False)
@@ -61,10 +63,10 @@ def write_shard(
     if conditions.last_hidden:
         empty = torch.empty(0, conditions.hidden_size, dtype=dtype)
         tensors["last"] = torch.cat([empty, *(one.features.last_TH.cpu() for one in inside)])
-    metadata = {CONDITIONS: conditions_text(conditions), MISSING: json.dumps([attrs.astuple(one) for one in missing])}
+    held = {"conditions": conditions_text(conditions), "missing": [attrs.astuple(one) for one in missing]}
     temporary = path.with_name(f".{path.name}")
     with writing(path.name, path.parent, half=temporary):
-        save_file(tensors, temporary, metadata)
+        save_file(tensors, temporary, {HELD: json.dumps(held)})
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
@@ -73,12 +75,12 @@ def write_shard(
 
 def read_shard_conditions(path: Path) -> Conditions:
     """What a shard was recorded with. Raises RecordingError where it is no shard."""
-    return read_conditions(_metadata(path)[CONDITIONS], path)
+    return read_conditions(_held(path)["conditions"], path)
 
 
 def read_entry(path: Path) -> ShardEntry:
     """What a manifest says of a shard, from the shard itself. Raises RecordingError where it is none."""
-    metadata = _metadata(path)
+    held = _held(path)
     tokens_R, mask_R, lengths_D, _ = read_documents(path)
     starts = np.cumsum(lengths_D) - lengths_D
     without_last = mask_R.copy()
@@ -93,7 +95,7 @@ def read_entry(path: Path) -> ShardEntry:
         tokens=len(tokens_R),
         supervised=int(without_last.sum()),
         longest=int(lengths_D.max(initial=0)),
-        missing=tuple(Missing(row, reason) for row, reason in json.loads(metadata[MISSING])),
+        missing=tuple(Missing(row, reason) for row, reason in held["missing"]),
     )
 
 
@@ -132,12 +134,12 @@ def damaged(path: Path, error: Exception | str) -> RecordingError:
     return RecordingError(f"{path} is no whole shard ({why}); remove it and run the recipe that records it again")
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def _held(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
+            held: dict[str, Any] = json.loads((file.metadata() or {})[HELD])
+    except KeyError:
+        raise damaged(path, "it does not say what it holds") from None
     except (OSError, SafetensorError) as error:
         raise damaged(path, error) from None
-    if not {CONDITIONS, MISSING} <= metadata.keys():
-        raise damaged(path, "it does not say what it holds")
-    return metadata
+    return held
