@@ -11,7 +11,8 @@ import networkx
 from specforge.compiler.show import document_length, feature_text, flops, settings_text, size, table
 from specforge.dsl.rule import nearest
 from specforge.plan import FlopPart, MemoryPart, Op, Plan
-from specforge.settings import SourceSettings, TrainSettings
+from specforge.recording import MANIFEST
+from specforge.settings import RecordedSettings, SourceSettings, TrainSettings
 
 # Where the recipe says it, for settings whose path is not "train." and their own name; the first that is known.
 _POLICY = "train.features.policy"
@@ -21,6 +22,7 @@ _SAID = {
     "capture.dtype": (f"{_POLICY}.dtype", "topology.engine.dtype"),
     "capture.batch_documents": ("topology.engine.batch_size",),
     "capture.packed": ("topology.engine.packed",),
+    **{f"recorded.{name}": () for name in ("layers", "last_hidden", "dtype")},
     "train.batch_documents": ("train.batch_size",),
     "train.draft.aux_layers": (f"{_POLICY}.layers", _POLICY),
     "train.draft.draft_vocab_size": ("train.draft.vocab_size",),
@@ -74,7 +76,7 @@ def memory_of(plan: Plan, op: Op) -> tuple[MemoryPart, ...]:
     if op.kind == "train":
         return tuple(p for p in plan.memory if p.name not in _CAPTURE_MEMORY)
     if op.kind == "capture":
-        mine = _CAPTURE_MEMORY if _feeds_training(plan, op) else _CAPTURE_MEMORY[:1]
+        mine = _CAPTURE_MEMORY if _feeds_work(plan, op) else _CAPTURE_MEMORY[:1]
         return tuple(p for p in plan.memory if p.name in mine)
     return ()
 
@@ -83,13 +85,15 @@ def flops_of(plan: Plan, op: Op) -> tuple[FlopPart, ...]:
     """Parts of a training micro-step's FLOPs that are this operation's."""
     if op.kind == "train":
         return tuple(p for p in plan.flops if p.name not in _CAPTURE_FLOPS)
-    if op.kind == "capture" and _feeds_training(plan, op):
+    if op.kind == "capture" and _feeds_work(plan, op):
         return tuple(p for p in plan.flops if p.name in _CAPTURE_FLOPS)
     return ()
 
 
-def _feeds_training(plan: Plan, op: Op) -> bool:
-    return any(port.source.partition(".")[0] == op.name for train in plan.ops("train") for port in train.inputs)
+def _feeds_work(plan: Plan, op: Op) -> bool:
+    """Whether an operation feeds the training, or the recording."""
+    works = (*plan.ops("train"), *plan.ops("record"))
+    return any(port.source.partition(".")[0] == op.name for work in works for port in work.inputs)
 
 
 def _settings(plan: Plan, op: Op) -> list[tuple[str, str, str]]:
@@ -98,7 +102,10 @@ def _settings(plan: Plan, op: Op) -> list[tuple[str, str, str]]:
     rows = []
     for path, value in _leaves("", op.settings):
         usual = f"{root}.{path}".replace("train.eagle3.", "train.strategy.").replace(".batch_documents", ".batch_size")
-        sources = [said[at] for at in _SAID.get(f"{op.kind}.{path}", (usual,)) if at in said]
+        places = _SAID.get(f"{op.kind}.{path}", (usual,))
+        if plan.ops("record"):
+            places = tuple(place.replace("train.", "record.", 1) for place in places)
+        sources = [said[at] for at in places if at in said]
         shown = list(value) if isinstance(value, tuple) else value
         rows.append((path, " ".join(str(shown).split()), sources[0] if sources else ""))
     return rows
@@ -116,8 +123,9 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _root(plan: Plan, op: Op) -> str:
     """The path of the recipe's node that the operation came from; "" where it is not one node."""
     said = {origin.path: origin.value for origin in plan.origins}
-    if isinstance(op.settings, SourceSettings):
-        mine = {name: str(getattr(op.settings, name)) for name in ("path", "max_length", "max_rows")}
+    if isinstance(op.settings, SourceSettings | RecordedSettings):
+        names = ("path", "max_length", "max_rows") if isinstance(op.settings, SourceSettings) else ("path",)
+        mine = {name: str(getattr(op.settings, name)) for name in names}
         roots = (path.removesuffix(".path") for path in said if path.endswith("source.path"))
         return next((r for r in roots if all(said.get(f"{r}.{n}", v) == v for n, v in mine.items())), "")
     number = [other.name for other in plan.ops(op.kind)].index(op.name)
@@ -146,4 +154,5 @@ def _parameters(op: Op) -> list[tuple[str, ...]]:
 
 def _file(plan: Plan, op: Op) -> list[tuple[str, ...]]:
     path = op.settings.path if isinstance(op.settings, SourceSettings) else None
+    path = f"{op.settings.path}/{MANIFEST}" if isinstance(op.settings, RecordedSettings) else path
     return [(f.path, size(f.bytes), f"sha256 {f.sha256}") for f in plan.files if f.path == path]

@@ -95,6 +95,11 @@ def record_work(plan: Plan) -> RecordWork:
     return RecordWork(source, capture, op.settings, capture_role(plan))
 
 
+def plan_sources(plan: Plan) -> tuple[AnySource, ...]:
+    """Every source of a plan that trains or records, training's first."""
+    return (record_work(plan).source,) if records(plan) else work(plan).sources
+
+
 def apart(plan: Plan) -> bool:
     """Whether the target runs in other processes than the training."""
     return bool(plan.ops("train")) and bool(plan.ops("capture")) and capture_role(plan) is not train_role(plan)
