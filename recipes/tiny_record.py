@@ -1,4 +1,4 @@
-"""An offline capture: the features of tiny_eagle3's rows go into a folder, for Capture(Recorded("features"), target)."""
+"""An offline capture: the rows of tiny_eagle3, to be trained on as Capture(Recorded("features"), target)."""
 
 from specforge.dsl import Capture, Eagle3, Prompts, Recipe, Record, Target
 

@@ -256,6 +256,20 @@ class RecordedSettings:
     max_length: int
 
 
+@attrs.frozen
+class CkptSettings:
+    """A folder of .ckpt files that was captured elsewhere, to be recorded. `path` is relative to the plan's base.
+
+    `layers`, `last_hidden`, `dtype`: what the files hold. `max_length`: tokens of a document, at most.
+    """
+
+    path: str
+    max_length: int
+    layers: tuple[int, ...]
+    last_hidden: bool
+    dtype: str
+
+
 Settings = (
     SourceSettings
     | CaptureSettings
@@ -266,6 +280,7 @@ Settings = (
     | StoreSettings
     | RecordSettings
     | RecordedSettings
+    | CkptSettings
 )
 SETTINGS: dict[str, type] = {
     c.__name__: c
@@ -279,5 +294,6 @@ SETTINGS: dict[str, type] = {
         StoreSettings,
         RecordSettings,
         RecordedSettings,
+        CkptSettings,
     )
 }

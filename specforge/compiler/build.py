@@ -9,7 +9,7 @@ from specforge.dsl.capture import Capture
 from specforge.dsl.feature import Feature
 from specforge.dsl.node import BAD, is_node, written
 from specforge.dsl.recipe import Recipe
-from specforge.dsl.source import Recorded
+from specforge.dsl.source import Ckpt, Recorded
 
 TOKENS = Feature("tokens", 1, "int32")
 LOSS_MASK = Feature("loss_mask", 1, "bool")
@@ -35,8 +35,8 @@ def build(recipe: Recipe) -> Graph:
     def captured(capture: Capture, line: int) -> tuple[str, str] | None:
         if not is_node(capture.source):
             return None
-        if isinstance(capture.source, Recorded):  # source and capture at once: the target is not run
-            recorded = add("recorded", capture, line, merge=True)
+        if isinstance(capture.source, Recorded | Ckpt):  # source and capture at once: the target is not run
+            recorded = add(type(capture.source).__name__.lower(), capture, line, merge=True)
             return recorded, recorded
         source = add(type(capture.source).__name__.lower(), capture.source, written(capture.source).line, merge=True)
         known = len(nodes)

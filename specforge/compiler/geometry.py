@@ -15,7 +15,7 @@ from specforge.compiler.problem import Problem
 from specforge.dsl.node import BAD, ReadBadValue, problem_of
 from specforge.dsl.recipe import walk
 from specforge.dsl.rule import nearest
-from specforge.dsl.source import TEXTS, Recorded
+from specforge.dsl.source import TEXTS, Ckpt, Recorded
 from specforge.dsl.target import Target
 from specforge.plan import DataFile
 from specforge.recording import MANIFEST, Manifest, RecordingError, read_manifest
@@ -29,6 +29,7 @@ WORLD_RULES = {
     "file-not-found": "a file that the recipe names exists",
     "file-empty": "a file that the recipe names is not empty",
     "recorded-missing": "a recording that is read is whole: its manifest.json, written last, is there",
+    "ckpt-missing": "a folder of .ckpt files has some",
     "recorded-damaged": "the manifest of a recording is as this version writes it",
 }
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
@@ -84,6 +85,8 @@ def read_world(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[World, li
                     files[path] = _digest(path, use, loaded.base / path)
                     if name == "chat_template":
                         world.templates[path] = (loaded.base / path).read_text(encoding="utf-8")
+        elif isinstance(node, Ckpt) and _whole(node):
+            _files_of(node, world, problems)
         elif isinstance(node, Recorded) and _whole(node) and _recorded(node, world, problems):
             manifest = f"{node.path}/{MANIFEST}"
             files[manifest] = _digest(manifest, "recorded features", loaded.base / manifest)
@@ -122,6 +125,14 @@ def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Pr
         problems.append(problem_of(node, name, "file-empty", what, "write one JSON row per line into it"))
         return False
     return True
+
+
+def _files_of(node: Ckpt, world: World, problems: list[Problem]) -> None:
+    folder = _plain(world.base / node.path)
+    if next((p for p in folder.rglob("*") if p.name.endswith((".ckpt", ".ckpt.gz"))), None) is None:
+        state = "has no .ckpt file" if folder.is_dir() else "is no folder"
+        what = f"Ckpt.path is {node.path!r}, and {folder} {state}"
+        problems.append(problem_of(node, "path", "ckpt-missing", what, "name the folder above rows_0-2000/data_0.ckpt"))
 
 
 def _recorded(node: Recorded, world: World, problems: list[Problem]) -> bool:

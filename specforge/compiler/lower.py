@@ -22,6 +22,7 @@ from specforge.plan import SCHEMA, Batch, Control, Flow, MemoryPart, Op, Plan, P
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
+    CkptSettings,
     EvaluateSettings,
     ExportSettings,
     RecordedSettings,
@@ -134,6 +135,10 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
             tokens=manifest.tokens,
             max_length=manifest.longest,
         )
+    if node.kind == "ckpt":
+        given = {f.name: f for f in graph.features(node.name)}
+        aux, last = given["aux"], "last_hidden" in given
+        return CkptSettings(spec.source.path, spec.source.max_length, aux.layers, last, aux.dtype)
     if node.kind == "record":
         return RecordSettings(spec.path, spec.nonfinite_budget)
     if node.kind == "capture":

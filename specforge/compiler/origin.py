@@ -10,13 +10,13 @@ from specforge.dsl.engine import SGLang
 from specforge.dsl.node import written
 from specforge.dsl.recipe import children, walk
 from specforge.plan import Origin
-from specforge.settings import CaptureSettings, TrainSettings
+from specforge.settings import CaptureSettings, CkptSettings, TrainSettings
 
 # what a recipe does not do, and what only a recording reads
 NOT_THERE = ("train", "record", "train.features.policy.strategy")
 
 
-def origins(facts: Facts, work: TrainSettings | CaptureSettings) -> tuple[Origin, ...]:
+def origins(facts: Facts, work: TrainSettings | CaptureSettings | CkptSettings) -> tuple[Origin, ...]:
     """One entry per field of the recipe, with the value that holds; None fields show what was derived.
 
     `work`: what is trained, or of a recording what is captured.
@@ -81,7 +81,7 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
     return known
 
 
-def _derived_recording(facts: Facts, capture: CaptureSettings) -> dict[str, tuple[str, str]]:
+def _derived_recording(facts: Facts, capture: CaptureSettings | CkptSettings) -> dict[str, tuple[str, str]]:
     """The same of a recording."""
     device = facts.device.name
     fill = "a capture batch" if device == "cpu" else "fills the device"

@@ -9,6 +9,7 @@ from specforge.plan import Op, Plan
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
+    CkptSettings,
     EvaluateSettings,
     ExportSettings,
     RecordedSettings,
@@ -120,7 +121,7 @@ def _role(plan: Plan, name: str) -> str:
     role = plan.role(name)
     trains = any(op.kind == "train" for op in role.ops)
     records = any(op.kind == "record" for op in role.ops)
-    if not trains and not role.engine:
+    if not trains and not records and not role.engine:
         return "prepares documents, starts and watches the others"
     where = f"{_counted(role.ranks, 'rank')} on {role.device}" if trains else f"on {role.device}"
     target = f", target {role.target_dtype} in {role.engine}" if role.engine else ""
@@ -203,7 +204,7 @@ def _operations(plan: Plan) -> list[str]:
 
 def document_length(plan: Plan, op: Op) -> int:
     """Tokens of a full document that reaches an operation; 0 where no document does."""
-    if isinstance(op.settings, SourceSettings | RecordedSettings):
+    if isinstance(op.settings, SourceSettings | RecordedSettings | CkptSettings):
         return op.settings.max_length
     sources = [plan.op(port.source.partition(".")[0]) for port in op.inputs]
     read = [s for s in sources if not isinstance(s.settings, TrainSettings)]
@@ -236,6 +237,8 @@ def settings_text(op: Op) -> str:
         return f"forward of {laid}, hooks on layers {layers} and the final norm"
     if isinstance(s, RecordedSettings):
         return f"{s.path}, {_counted(s.documents, 'document')}, {s.tokens:,} tokens, at most {s.max_length} in one"
+    if isinstance(s, CkptSettings):
+        return f"{s.path}, .ckpt files of layers {', '.join(map(str, s.layers))}, at most {s.max_length} tokens in one"
     if isinstance(s, RecordSettings):
         return f"into {s.path}, in shards of whole capture batches"
     if isinstance(s, StoreSettings):
@@ -305,6 +308,8 @@ def _memory(plan: Plan) -> list[str]:
 
 
 def _flops(plan: Plan) -> list[str]:
+    if not plan.flops:
+        return []
     rows = [("", "needed", "computed")]
     rows += [(p.name, flops(p.needed), flops(p.computed)) for p in plan.flops]
     needed, computed = sum(p.needed for p in plan.flops), sum(p.computed for p in plan.flops)

@@ -11,6 +11,7 @@ _TAKES = {
     "conversations": set(),
     "prompts": set(),
     "recorded": set(),
+    "ckpt": set(),
     "capture": {"tokens"},
     "record": {"tokens", "loss_mask", "aux", "last_hidden"},
     "put": {"aux", "last_hidden"},

@@ -7,7 +7,7 @@ from specforge.dsl.output import Checkpoint, Evaluate, Export
 from specforge.dsl.problem import RecipeError
 from specforge.dsl.recipe import Recipe
 from specforge.dsl.record import Record
-from specforge.dsl.source import Conversations, Prompts, Recorded
+from specforge.dsl.source import Ckpt, Conversations, Prompts, Recorded
 from specforge.dsl.store import Mooncake, SharedDir
 from specforge.dsl.strategy import Eagle3
 from specforge.dsl.target import Target
@@ -17,6 +17,7 @@ from specforge.dsl.train import Train
 __all__ = [
     "Capture",
     "Checkpoint",
+    "Ckpt",
     "Colocated",
     "Conversations",
     "Disaggregated",

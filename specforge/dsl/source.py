@@ -1,4 +1,4 @@
-"""In: files of training text, or of features. Out: the sources: `Conversations`, `Prompts` and `Recorded`."""
+"""In: files of training text, or of features. Out: the sources: `Conversations`, `Prompts`, `Recorded`, `Ckpt`."""
 
 from __future__ import annotations
 
@@ -51,6 +51,19 @@ class Recorded:
     path: str = field(text("the folder of a recording"))
 
 
-Source = Conversations | Prompts | Recorded
-SOURCES = (Conversations, Prompts, Recorded)
+@node
+class Ckpt:
+    """Documents with their features that were captured elsewhere: data_N.ckpt (or .ckpt.gz), one document each.
+
+    A recipe with `record=` makes a recording of them; the target is not run. A file is a dictionary of tensors:
+    input_ids and loss_mask, aux_hidden_state (the policy's layers side by side) and hidden_state (the last one, after
+    the norm). `path`: the folder above them, relative to the recipe. `max_length`: tokens of a document, at most.
+    """
+
+    path: str = field(text("a folder of .ckpt files"))
+    max_length: int = field(whole(2), default=2048)
+
+
+Source = Conversations | Prompts | Recorded | Ckpt
+SOURCES = (Conversations, Prompts, Recorded, Ckpt)
 TEXTS = (Conversations, Prompts)

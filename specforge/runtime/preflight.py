@@ -113,7 +113,7 @@ def _changed(path: Path, file: DataFile) -> str | None:
 
 
 def _weights(plan: Plan) -> Iterator[str]:
-    if plan.target.random_seed is not None:
+    if plan.target.random_seed is not None or plan.ops("ckpt"):
         return
     try:
         find_folder(plan.target, Path(plan.base))

@@ -17,6 +17,7 @@ from specforge.compiler.checks.output import (
 )
 from specforge.compiler.checks.recorded import (
     all_recorded_or_none,
+    ckpt_is_recorded,
     record_captures,
     record_has_a_policy,
     record_in_one_process,
@@ -51,8 +52,8 @@ class Check:
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("layer-out-of-range", "captured layers exist in the target", ("capture",), capture_layers_exist),
-    Check("length-beyond-context", "documents fit the target's context", ("capture",), capture_length_fits),
+    Check("layer-out-of-range", "captured layers exist in the target", ("capture", "ckpt"), capture_layers_exist),
+    Check("length-beyond-context", "documents fit the target's context", ("capture", "ckpt"), capture_length_fits),
     Check("tokenizer-missing", "chats need a target with a tokenizer", ("capture",), capture_needs_tokenizer),
     Check("layer-count", "EAGLE3 reads exactly three layers", ("train", "record"), strategy_has_its_layers),
     Check("feature-missing", "a policy captures what its consumer reads", ("train",), strategy_has_its_features),
@@ -73,6 +74,7 @@ CHECKS: tuple[Check, ...] = (
     Check("recorded-mixed", "all sources of a run are recordings, or none is", ("evaluate",), all_recorded_or_none),
     Check("record-policy", "a recording's capture says what is captured", ("record",), record_has_a_policy),
     Check("record-recorded", "a recording is made of a capture", ("record",), record_captures),
+    Check("ckpt-unrecorded", "files of another capture are recorded before training", ("ckpt",), ckpt_is_recorded),
     Check("record-one-process", "a recording runs in one process", ("record",), record_in_one_process),
     Check("checkpoint-twice", "a recipe has one Checkpoint", ("checkpoint",), checkpoint_once),
     Check("export-twice", "a format is exported once", ("export",), export_once),

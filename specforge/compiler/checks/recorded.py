@@ -98,6 +98,14 @@ def record_captures(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]
         yield Problem(written(source).line, "record-recorded", what, "give it Conversations(...) or Prompts(...)")
 
 
+def ckpt_is_recorded(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    if facts.recipe.train is not None:
+        source = node.spec.source
+        what = f"Ckpt({source.path!r}) is read while a draft is trained, and only a recording says what it holds"
+        fix = "record it once, record=Record(Capture(Ckpt(...), target, policy), path), then train on Recorded(path)"
+        yield Problem(written(source).line, "ckpt-unrecorded", what, fix)
+
+
 def record_in_one_process(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
     topology = facts.recipe.topology
     if facts.apart:

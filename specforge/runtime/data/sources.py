@@ -9,14 +9,16 @@ from transformers import PreTrainedTokenizerBase
 
 from specforge.runtime.data.cache import Preparation, prepared
 from specforge.runtime.data.source import Prepared
+from specforge.runtime.executor.work import AnySource
+from specforge.runtime.recording.ckpt import read_ckpt
 from specforge.runtime.recording.reader import read_recording
 from specforge.runtime.target import load_tokenizer
-from specforge.settings import RecordedSettings, SourceSettings, TargetSettings
+from specforge.settings import CkptSettings, RecordedSettings, SourceSettings, TargetSettings
 
 
 def prepare_sources(
-    target: TargetSettings, base: Path, sources: Iterable[SourceSettings | RecordedSettings], cache: Path
-) -> Iterator[tuple[SourceSettings | RecordedSettings, Prepared]]:
+    target: TargetSettings, base: Path, sources: Iterable[AnySource], cache: Path
+) -> Iterator[tuple[AnySource, Prepared]]:
     """Each distinct source, tokenised now or found in the folder `cache`, one after another as they are asked for.
 
     Those of a recording were tokenised when it was made.
@@ -28,6 +30,9 @@ def prepare_sources(
     if any(isinstance(source, SourceSettings) and source.kind == "conversations" for source in distinct):
         tokenizer = load_tokenizer(target, base)
     for source in distinct:
+        if isinstance(source, CkptSettings):
+            yield source, read_ckpt(base, source, target.geometry)[0]
+            continue
         if isinstance(source, RecordedSettings):
             yield source, read_recording(base / source.path, source.path)[0]
             continue

@@ -11,6 +11,7 @@ from specforge.plan import Op, Plan, Role
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
+    CkptSettings,
     EvaluateSettings,
     ExportSettings,
     RecordedSettings,
@@ -19,7 +20,7 @@ from specforge.settings import (
     TrainSettings,
 )
 
-AnySource = SourceSettings | RecordedSettings
+AnySource = SourceSettings | RecordedSettings | CkptSettings
 S = TypeVar("S")
 
 
@@ -74,9 +75,9 @@ def work(plan: Plan) -> Work:
 
 @attrs.frozen
 class RecordWork:
-    """What a plan records: everything happens in `role`."""
+    """What a plan records: everything happens in `role`. `capture`: of files, one document at a time."""
 
-    source: SourceSettings
+    source: SourceSettings | CkptSettings
     capture: CaptureSettings
     record: RecordSettings
     role: Role
@@ -91,8 +92,11 @@ def record_work(plan: Plan) -> RecordWork:
     """Read a plan that records."""
     (op,) = plan.ops("record")
     assert isinstance(op.settings, RecordSettings)
-    source, capture = _upstream(plan, op, SourceSettings), _upstream(plan, op, CaptureSettings)
-    return RecordWork(source, capture, op.settings, capture_role(plan))
+    role = _role(plan, RecordSettings)
+    if plan.ops("ckpt"):
+        files = _upstream(plan, op, CkptSettings)
+        return RecordWork(files, CaptureSettings(files.layers, files.last_hidden, files.dtype, 1), op.settings, role)
+    return RecordWork(_upstream(plan, op, SourceSettings), _upstream(plan, op, CaptureSettings), op.settings, role)
 
 
 def plan_sources(plan: Plan) -> tuple[AnySource, ...]:

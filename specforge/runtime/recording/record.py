@@ -13,6 +13,7 @@ import attrs
 from rich.console import Console
 
 from specforge import plan as plans
+from specforge.dsl.feature import DTYPE_BYTES
 from specforge.plan import Plan
 from specforge.recording import (
     MANIFEST,
@@ -25,6 +26,7 @@ from specforge.recording import (
     manifest_text,
     read_manifest,
 )
+from specforge.runtime.capture.caught import Capturing
 from specforge.runtime.capture.transformers_engine import TransformersEngine
 from specforge.runtime.checkpoint.save import write_text
 from specforge.runtime.data.batch import Features
@@ -34,6 +36,7 @@ from specforge.runtime.executor.capture_feed import Capturer
 from specforge.runtime.executor.work import RecordWork, record_work
 from specforge.runtime.memory import memory
 from specforge.runtime.preflight import preflight, torch_device
+from specforge.runtime.recording.ckpt import CkptFeatures, read_ckpt
 from specforge.runtime.recording.shard import (
     Recorded,
     damaged,
@@ -47,6 +50,7 @@ from specforge.runtime.recording.sharding import SHARD_BYTES, Shard, shards
 from specforge.runtime.run_folder import RunFolder
 from specforge.runtime.target import Placement, load_target, load_tokenizer
 from specforge.runtime.train.interrupt import Interrupt, Stop
+from specforge.settings import CkptSettings
 
 INTERRUPTED = 130
 
@@ -74,7 +78,10 @@ def record(plan: Plan, console: Console | None = None, shard_bytes: int = SHARD_
     with run.locked(), RunFolder(folder).locked():
         preflight(plan, run.path)
         write_text(run.plan, plans.dump(plan))
-        recorder = _recorder(plan, work, run, folder, console, shard_bytes)
+        rows = _rows(plan, work, run)
+        console.print(rows.prepared.report.text(), markup=False, highlight=False, soft_wrap=True)
+        parts = _shards(plan, work, rows.prepared, shard_bytes)
+        recorder = _Recorder(plan, work, folder, console, rows, parts)
         with memory(
             f"{plan.name} was recorded",
             "Lower topology.engine.batch_size or the source's max_length; if another program holds the memory, end it. "
@@ -83,23 +90,34 @@ def record(plan: Plan, console: Console | None = None, shard_bytes: int = SHARD_
             return recorder.run()
 
 
-def _recorder(
-    plan: Plan, work: RecordWork, run: RunFolder, folder: Path, console: Console, shard_bytes: int
-) -> _Recorder:
-    tokenizer = load_tokenizer(plan.target, Path(plan.base)) if work.source.kind == "conversations" else None
-    preparation = Preparation(work.source, Path(plan.base), tokenizer, plan.target.geometry.vocab_size)
-    made = prepared(preparation, run.prepared)
-    console.print(made.report.text(), markup=False, highlight=False, soft_wrap=True)
-    conditions = _conditions(plan, work, preparation)
+@attrs.frozen(eq=False)
+class _Rows:
+    """What is recorded: documents, where their features come from (None: the target), digests of rows and tokenizer."""
+
+    prepared: Prepared
+    files: CkptFeatures | None
+    digest: str
+    tokenizer: str
+
+
+def _rows(plan: Plan, work: RecordWork, run: RunFolder) -> _Rows:
+    base, geometry, source = Path(plan.base), plan.target.geometry, work.source
+    if isinstance(source, CkptSettings):
+        return _Rows(*read_ckpt(base, source, geometry), tokenizer="")
+    tokenizer = load_tokenizer(plan.target, base) if source.kind == "conversations" else None
+    preparation = Preparation(source, base, tokenizer, geometry.vocab_size)
+    return _Rows(prepared(preparation, run.prepared), None, preparation.key, preparation.tokenizer_digest)
+
+
+def _shards(plan: Plan, work: RecordWork, made: Prepared, shard_bytes: int) -> tuple[Shard, ...]:
     width = (len(work.capture.layers) + work.capture.last_hidden) * plan.target.geometry.hidden_size
-    stored = {"float32": 4, "bfloat16": 2, "float16": 2}[work.capture.dtype]
     lengths = [made.length(i) for i in range(len(made.documents))]
-    parts = shards(lengths, work.capture.batch_documents, width * stored, shard_bytes)
-    return _Recorder(plan, work, folder, console, made, conditions, parts)
+    return shards(lengths, work.capture.batch_documents, width * DTYPE_BYTES[work.capture.dtype], shard_bytes)
 
 
-def _conditions(plan: Plan, work: RecordWork, preparation: Preparation) -> Conditions:
-    geometry, target = plan.target.geometry, plan.target
+def _conditions(plan: Plan, work: RecordWork, rows: _Rows) -> Conditions:
+    """Of files that were captured elsewhere it is not known how: computed in "", 0 documents together."""
+    geometry, target, here = plan.target.geometry, plan.target, rows.files is None
     (config,) = (file.sha256 for file in plan.files if file.path == target.config)
     return Conditions(
         target=target.name,
@@ -111,10 +129,10 @@ def _conditions(plan: Plan, work: RecordWork, preparation: Preparation) -> Condi
         layers=work.capture.layers,
         last_hidden=work.capture.last_hidden,
         dtype=work.capture.dtype,
-        computed=work.role.target_dtype,
-        source=preparation.key,
-        tokenizer=preparation.tokenizer_digest,
-        batch_documents=work.capture.batch_documents,
+        computed=work.role.target_dtype if here else "",
+        source=rows.digest,
+        tokenizer=rows.tokenizer,
+        batch_documents=work.capture.batch_documents if here else 0,
         packed=work.capture.packed,
     )
 
@@ -127,9 +145,16 @@ class _Recorder:
     work: RecordWork
     folder: Path
     console: Console
-    prepared: Prepared
-    conditions: Conditions
+    rows: _Rows
     shards: tuple[Shard, ...]
+
+    @property
+    def prepared(self) -> Prepared:
+        return self.rows.prepared
+
+    @property
+    def conditions(self) -> Conditions:
+        return _conditions(self.plan, self.work, self.rows)
 
     def run(self) -> RecordResult:
         self._refuse_others()
@@ -178,13 +203,7 @@ class _Recorder:
     def _capture(self, found: list[ShardEntry], stop: Stop) -> None:
         if len(found) == len(self.shards):
             return
-        role, settings = self.work.role, self.work.capture
-        device = torch_device(role)
-        target = load_target(self.plan.target, Path(self.plan.base), Placement(str(device), role.target_dtype))
-        engine = TransformersEngine(target, settings)
-        if engine.note:
-            self._say(engine.note)
-        capturer = Capturer(engine, settings.batch_documents)
+        capturer = self.rows.files or self._target()
         for number in range(len(found), len(self.shards)):
             if stop.requested:
                 return
@@ -194,7 +213,16 @@ class _Recorder:
             found.append(write_shard(self.folder / shard_name(number), self.conditions, inside, missing))
             self._say(f"shard {number + 1} of {len(self.shards)}: {sum(e.documents for e in found):,} documents")
 
-    def _shard(self, capturer: Capturer, shard: Shard) -> tuple[list[Recorded], list[Missing]]:
+    def _target(self) -> Capturing:
+        role, settings = self.work.role, self.work.capture
+        device = torch_device(role)
+        target = load_target(self.plan.target, Path(self.plan.base), Placement(str(device), role.target_dtype))
+        engine = TransformersEngine(target, settings)
+        if engine.note:
+            self._say(engine.note)
+        return Capturer(engine, settings.batch_documents)
+
+    def _shard(self, capturer: Capturing, shard: Shard) -> tuple[list[Recorded], list[Missing]]:
         inside: list[Recorded] = []
         missing: list[Missing] = []
         for batch in shard.batches:
