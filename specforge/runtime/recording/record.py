@@ -6,6 +6,7 @@ holds the plan and the tokenised rows, as that of a training.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -110,9 +111,14 @@ def _rows(plan: Plan, work: RecordWork, run: RunFolder) -> _Rows:
 
 
 def _shards(plan: Plan, work: RecordWork, made: Prepared, shard_bytes: int) -> tuple[Shard, ...]:
-    width = (len(work.capture.layers) + work.capture.last_hidden) * plan.target.geometry.hidden_size
     lengths = [made.length(i) for i in range(len(made.documents))]
-    return shards(lengths, work.capture.batch_documents, width * DTYPE_BYTES[work.capture.dtype], shard_bytes)
+    return shards(lengths, work.capture.batch_documents, bytes_per_token(plan, work), shard_bytes)
+
+
+def bytes_per_token(plan: Plan, work: RecordWork) -> int:
+    """What a token's features take on the disk."""
+    width = (len(work.capture.layers) + work.capture.last_hidden) * plan.target.geometry.hidden_size
+    return width * DTYPE_BYTES[work.capture.dtype]
 
 
 def _conditions(plan: Plan, work: RecordWork, rows: _Rows) -> Conditions:
@@ -170,6 +176,7 @@ class _Recorder:
         if found:
             self._say(f"going on after {len(found)} of {len(self.shards)} shards in {self.folder}")
         self._count(found)
+        self._room(self.shards[len(found) :])
         with Interrupt() as stop:
             self._capture(found, stop)
         if len(found) < len(self.shards):
@@ -187,6 +194,17 @@ class _Recorder:
         if sorted([*rows, *(one.row for one in entry.missing)]) != [self.prepared.rows[i] for i in shard.documents]:
             raise damaged(path, "it holds other rows")
         return entry
+
+    def _room(self, shards: Sequence[Shard]) -> None:
+        """Raise RecordingError where the disk does not hold what is still to come."""
+        documents = [document for shard in shards for document in shard.documents]
+        need = bytes_per_token(self.plan, self.work) * sum(map(self.prepared.length, documents))
+        free = shutil.disk_usage(self.folder).free
+        if free < need:
+            raise RecordingError(
+                f"{self.folder} has {free / 2**30:.1f} GiB free, and the features of {len(documents):,} documents take "
+                f"{need / 2**30:.1f} GiB; free space, record into another folder, or read fewer rows (max_rows)"
+            )
 
     def _refuse_others(self) -> None:
         """A folder holds shards of one recording: these conditions, or it is refused with what differs."""

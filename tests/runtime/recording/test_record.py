@@ -1,6 +1,7 @@
 """In: toy recipes that record. Out: whole folders: stopped and gone on with, refused, with rows left out."""
 
 import json
+import shutil
 
 import attrs
 import pytest
@@ -15,6 +16,7 @@ from specforge.runtime.train.interrupt import Interrupt
 
 pytestmark = pytest.mark.cpu
 ROWS = 'Prompts("train.jsonl", max_length=16)'
+real = shutil.disk_usage
 SMALL = 4000  # several shards of the toy's rows
 
 
@@ -99,6 +101,16 @@ def test_shards_without_a_manifest_are_compared_too(site):
     (site.base / "features" / MANIFEST).unlink()
     with pytest.raises(RecordingError, match=r"batch_documents: 1 -> 2"):
         site.record(site.recording("features", ROWS, topology="Colocated(Transformers(batch_size=2))"))
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_target_is_loaded(site, monkeypatch):
+    class Usage:
+        free = 1000
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage if path == site.base / "features" else real(path))
+    with pytest.raises(RecordingError, match=r"0\.0 GiB free, and the features of 12 documents take 0\.0 GiB"):
+        site.record(site.recording("features", ROWS))
+    assert not list((site.base / "features").glob("shard*"))
 
 
 def test_two_recordings_into_one_folder_are_kept_apart(site):
