@@ -28,7 +28,8 @@ class Conditions:
     `target` is the recipe's name of it, `seed` that of random weights (None: loaded ones), `config` the sha256 of its
     config.json. `source` is the digest of the documents: file, options, tokenizer; `tokenizer` that of the tokenizer
     alone ("" where rows came as token ids). `computed`: the dtype the target computed in; `dtype`: the stored one.
-    `batch_documents`, `packed`: how documents went through the target together.
+    `batch_documents`, `packed`: how documents went through the target together. `weights`: a fingerprint of the weight
+    files ("" where it is not known, or they were drawn).
     """
 
     target: str
@@ -49,6 +50,7 @@ class Conditions:
     aux_norm: str = "pre"
     last_norm: str = "post"
     shifted: bool = False
+    weights: str = ""
 
 
 @attrs.frozen

@@ -14,6 +14,7 @@ from specforge.plan import DataFile, Plan, Role
 from specforge.recording import RecordingError, read_manifest
 from specforge.runtime.env import hugging_face_cache
 from specforge.runtime.executor.work import apart, capture_role, train_role
+from specforge.runtime.recording.weights import fingerprint
 from specforge.runtime.target import find_folder
 from specforge.settings import CheckpointSettings, RecordedSettings, StoreSettings, TrainSettings
 from specforge.shipped import HUB, locate
@@ -43,7 +44,7 @@ def preflight(plan: Plan, folder: Path) -> None:
         *_not_yet(plan),
         *_packages(plan),
         *_files(plan),
-        *_shards(plan),
+        *_recordings(plan),
         *_weights(plan),
         *_devices(plan),
         *_disk(plan, folder),
@@ -87,16 +88,23 @@ def _files(plan: Plan) -> Iterator[str]:
             yield f"{path} ({file.use}) has changed since the plan was compiled: {changed}; compile the recipe again"
 
 
-def _shards(plan: Plan) -> Iterator[str]:
-    """The shards of the recordings, by size; their manifests are files of the plan."""
+def _recordings(plan: Plan) -> Iterator[str]:
+    """The shards of the recordings, by size, and whether they are of these weights; manifests are files of the plan."""
     for op in plan.ops("recorded"):
         assert isinstance(op.settings, RecordedSettings)
         folder = Path(plan.base, op.settings.path)
         try:
-            entries = read_manifest(folder).shards
+            manifest = read_manifest(folder)
         except RecordingError:
             continue  # _files says it
-        for entry in entries:
+        known = manifest.conditions.weights
+        here = fingerprint(plan.target, Path(plan.base)) if known and not list(_weights(plan)) else known
+        if here != known:
+            yield (
+                f"{folder} was recorded with other weights of {plan.target.name} (fingerprint {known[:12]}, those here: "
+                f"{here[:12]}); put back the weights that were recorded, or record with these"
+            )
+        for entry in manifest.shards:
             size = (folder / entry.file).stat().st_size if (folder / entry.file).is_file() else None
             if size != entry.bytes:
                 has = "is not there" if size is None else f"has {size} bytes, its manifest says {entry.bytes}"

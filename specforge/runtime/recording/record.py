@@ -48,6 +48,7 @@ from specforge.runtime.recording.shard import (
     write_shard,
 )
 from specforge.runtime.recording.sharding import SHARD_BYTES, Shard, shards
+from specforge.runtime.recording.weights import fingerprint
 from specforge.runtime.run_folder import RunFolder
 from specforge.runtime.target import Placement, load_target, load_tokenizer
 from specforge.runtime.train.interrupt import Interrupt, Stop
@@ -82,7 +83,7 @@ def record(plan: Plan, console: Console | None = None, shard_bytes: int = SHARD_
         rows = _rows(plan, work, run)
         console.print(rows.prepared.report.text(), markup=False, highlight=False, soft_wrap=True)
         parts = _shards(plan, work, rows.prepared, shard_bytes)
-        recorder = _Recorder(plan, work, folder, console, rows, parts)
+        recorder = _Recorder(plan, work, folder, console, rows, _conditions(plan, work, rows), parts)
         with memory(
             f"{plan.name} was recorded",
             "Lower topology.engine.batch_size or the source's max_length; if another program holds the memory, end it. "
@@ -140,6 +141,7 @@ def _conditions(plan: Plan, work: RecordWork, rows: _Rows) -> Conditions:
         tokenizer=rows.tokenizer,
         batch_documents=work.capture.batch_documents if here else 0,
         packed=work.capture.packed,
+        weights=fingerprint(target, Path(plan.base)) if here else "",
     )
 
 
@@ -152,15 +154,12 @@ class _Recorder:
     folder: Path
     console: Console
     rows: _Rows
+    conditions: Conditions
     shards: tuple[Shard, ...]
 
     @property
     def prepared(self) -> Prepared:
         return self.rows.prepared
-
-    @property
-    def conditions(self) -> Conditions:
-        return _conditions(self.plan, self.work, self.rows)
 
     def run(self) -> RecordResult:
         self._refuse_others()

@@ -10,11 +10,13 @@ from rich.console import Console
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from specforge.recording import RecordingError
+from specforge.compiler import compile, load
+from specforge.recording import RecordingError, read_manifest
 from specforge.runtime.executor import colocated
 from specforge.runtime.preflight import PreflightError
 from specforge.runtime.recording.reader import read_recording
 from specforge.runtime.run import run
+from specforge.runtime.target import Placement, load_target
 from specforge.runtime.train.loop import NonFiniteError
 from specforge.runtime.train.metrics import TIMING
 
@@ -133,3 +135,33 @@ def test_recorded_values_that_are_not_finite_are_skipped_counted_and_named(recor
     strict = recorded.training("strict", 'Recorded("features")', 'Recorded("heldout")')
     with pytest.raises(NonFiniteError, match="row 1 of features"):
         quiet(attrs.evolve(strict, output_dir="strict"))
+
+
+def of_saved_weights(site, plan_file):
+    """The recipe in a file, with the target that is saved in the folder "target"."""
+    text = plan_file.read_text()
+    plan_file.write_text(text.replace('Target("toy", config="config.json", random_weights=True)', 'Target("target")'))
+    return compile(load(plan_file))
+
+
+def test_features_of_other_weights_are_told_before_anything_runs(recorded):
+    site, seed = recorded, recorded.recording("seed", ROWS)
+    model = load_target(seed.target, site.base, Placement("cpu", "float32")).model
+    model.save_pretrained(site.base / "target")
+    for name, rows in (("weights", ROWS), ("weights2", HELD_OUT)):
+        site.recording(name, rows)
+        site.record(of_saved_weights(site, site.base / f"{name}.py"))
+    assert len(read_manifest(site.base / "weights").conditions.weights) == 64
+    file = site.base / "read.py"
+    site.training("read", 'Recorded("features")', 'Recorded("heldout")')
+    file.write_text(file.read_text().replace('"features"', '"weights"').replace('"heldout"', '"weights2"'))
+    plan = of_saved_weights(site, file)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2.0)
+    model.save_pretrained(site.base / "target")
+    with pytest.raises(PreflightError, match="was recorded with other weights of target"):
+        quiet(plan)
+    with torch.no_grad():
+        model.lm_head.weight.div_(2.0)
+    model.save_pretrained(site.base / "target")
+    assert quiet(plan).exit_code == 0
