@@ -101,7 +101,7 @@ def _recordings(plan: Plan) -> Iterator[str]:
         here = fingerprint(plan.target, Path(plan.base)) if known and not list(_weights(plan)) else known
         if here != known:
             yield (
-                f"{folder} was recorded with other weights of {plan.target.name} (fingerprint {known[:12]}, those here: "
+                f"{folder} was recorded with other weights of {plan.target.name} (fingerprint {known[:12]}, here "
                 f"{here[:12]}); put back the weights that were recorded, or record with these"
             )
         for entry in manifest.shards:
