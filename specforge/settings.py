@@ -10,11 +10,49 @@ from specforge.dsl.feature import DTYPE_BYTES
 
 
 @attrs.frozen
+class Experts:
+    """Layers whose MLP is `count` experts, of which a token meets `active`, and `shared` more that every token meets.
+
+    `intermediate_size` is the width of one expert; `layers` is how many decoder layers are of this kind.
+    """
+
+    count: int
+    active: int
+    shared: int
+    intermediate_size: int
+    layers: int
+
+
+@attrs.frozen
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values from one vector of `kv_rank`.
+
+    A head's query and key have `nope_dim` + `rope_dim` elements, its value `value_dim`. `query_rank` None: queries are
+    projected at once.
+    """
+
+    query_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+
+@attrs.frozen
+class Logits:
+    """What a target makes of its head's matmul: z -> z * `scale`, then z -> `softcap` * tanh(z / `softcap`) if any."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+@attrs.frozen
 class Geometry:
     """The facts of a target's config.json that anything else depends on.
 
     `rope` is the config's rotary description in the transformers v5 schema (`rope_type`, `rope_theta`, factors).
-    `weights_dtype` is the dtype of the stored weights.
+    `weights_dtype` is the dtype of the stored weights. `experts`, `latent`: None where MLP and attention are plain.
+    With `latent`, `head_dim` is that of the values.
     """
 
     architecture: str
@@ -36,6 +74,9 @@ class Geometry:
     pad_token_id: int | None
     initializer_range: float
     weights_dtype: str
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+    logits: Logits = Logits()
 
 
 @attrs.frozen
@@ -55,12 +96,15 @@ class TargetSettings:
 
 @attrs.frozen
 class SourceSettings:
-    """A source of documents. `kind`: "conversations" or "prompts". `path` is relative to the plan's base.
+    """A source of documents. `kind`: "conversations", "prompts" or "mix". `path` is relative to the plan's base.
 
     `max_length`: tokens a document keeps (right-truncated). `max_rows`: rows read from the file, None for all.
     `chat_template`: None for the tokenizer's own, else Jinja text. `strict`: a row with a fault stops the run.
     `last_turn_only`: only the last assistant turn of a conversation is supervised. `preformatted`: rows hold
-    text that the chat template has rendered already.
+    text that the chat template has rendered already. `chat_family`: whose template `chat_template` is, None for no
+    family. `reply_header`, `reply_end`: the marks by which replies are found, None where the template tells.
+    A mix has `parts`, each a source with its own file, read as often in an epoch as its of `weights` says; where that
+    is no whole number, `seed` chooses the documents. Its `path` names the files, and is none.
     """
 
     kind: str
@@ -71,6 +115,17 @@ class SourceSettings:
     strict: bool
     last_turn_only: bool
     preformatted: bool
+    chat_family: str | None = None
+    reply_header: str | None = None
+    reply_end: str | None = None
+    parts: tuple[SourceSettings, ...] = ()
+    weights: tuple[float, ...] = ()
+    seed: int = 0
+
+    @property
+    def files(self) -> tuple[SourceSettings, ...]:
+        """The sources that read a file: itself, or the parts of a mix."""
+        return self.parts or (self,)
 
 
 @attrs.frozen

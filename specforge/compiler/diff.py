@@ -15,6 +15,7 @@ LEFT_OUT = ("digest", "base", "recipe", "origins")
 def compare(saved: str, plan: Plan) -> list[Difference]:
     """Fields of `plan` that differ from the saved plan. The saved text may be of another schema, or edited.
 
+    An operation, process or role that only one of them has is named by its list, and its fields are not listed.
     Raises PlanError where it is not a plan at all.
     """
     try:
@@ -25,7 +26,17 @@ def compare(saved: str, plan: Plan) -> list[Difference]:
         raise PlanError(
             f"this file is not a plan ({error}); write one with: specforge compile RECIPE --out FILE"
         ) from None
-    return differences(_compared(old), _compared(json.loads(dump(plan))), order=True)
+    found = differences(_compared(old), _compared(json.loads(dump(plan))), order=True)
+    lone = {f"{d.path}.{name}." for d in found for name in _lone_names(d)}
+    return [d for d in found if not any(d.path.startswith(prefix) for prefix in lone)]
+
+
+def _lone_names(difference: Difference) -> set[str]:
+    """What only one of two lists of names has."""
+    old, new = difference.old, difference.new
+    if not isinstance(old, list) or not isinstance(new, list):
+        return set()
+    return {name for name in [*old, *new] if isinstance(name, str) and (name in old) != (name in new)}
 
 
 def text(found: list[Difference], saved: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from specforge.compiler.parameter_count import layer_parameters
+from specforge.compiler.parameter_count import active_layer_parameters
 from specforge.dsl.feature import DTYPE_BYTES
 from specforge.plan import Batch, FlopPart, MemoryPart
 from specforge.settings import CaptureSettings, Geometry, TargetSettings, TrainSettings
@@ -138,15 +138,27 @@ class Estimate:
 
 def prefill_flops(geometry: Geometry, documents: int, tokens: int) -> FlopPart:
     """A forward of the target without its head, over `documents` of `tokens` tokens."""
-    queries = geometry.num_heads * geometry.head_dim
-    linear = 2 * documents * tokens * geometry.num_layers * layer_parameters(geometry)
-    dense = 4 * queries * tokens * tokens * geometry.num_layers * documents
+    latent, value = geometry.latent, geometry.head_dim
+    pair = value + (latent.nope_dim + latent.rope_dim if latent else value)
+    linear = 2 * documents * tokens * active_layer_parameters(geometry)
+    dense = 2 * geometry.num_heads * pair * tokens * tokens * geometry.num_layers * documents
     return FlopPart("target prefill", linear + dense // 2, linear + dense)
 
 
 def prefill_bytes(geometry: Geometry, tokens: int, dtype: str) -> int:
     """What the target's widest layer keeps of `tokens` tokens, at most."""
-    return tokens * (2 * geometry.intermediate_size + 4 * geometry.hidden_size) * DTYPE_BYTES[dtype]
+    return tokens * _widest(geometry) * DTYPE_BYTES[dtype]
+
+
+def _widest(geometry: Geometry) -> int:
+    """Elements of one token that the target's widest layer holds at once; each expert a token meets has a copy."""
+    hidden, experts, latent = geometry.hidden_size, geometry.experts, geometry.latent
+    widths = [2 * geometry.intermediate_size + 4 * hidden]
+    if experts:
+        widths.append(experts.active * 2 * (experts.intermediate_size + hidden) + 4 * hidden)
+    if latent:
+        widths.append(2 * geometry.num_heads * (latent.nope_dim + latent.rope_dim + latent.value_dim) + 4 * hidden)
+    return max(widths)
 
 
 @attrs.frozen

@@ -19,9 +19,9 @@ _POLICY = "train.features.policy"
 _SAID = {
     "capture.layers": (f"{_POLICY}.layers", _POLICY),
     "capture.last_hidden": (f"{_POLICY}.last_hidden", _POLICY),
-    "capture.dtype": (f"{_POLICY}.dtype", "topology.engine.dtype"),
-    "capture.batch_documents": ("topology.engine.batch_size",),
-    "capture.packed": ("topology.engine.packed",),
+    "capture.dtype": (f"{_POLICY}.dtype", "topology.engine.dtype", "topology.servers[0].dtype"),
+    "capture.batch_documents": ("topology.engine.batch_size", "topology.servers[0].batch_size"),
+    "capture.packed": ("topology.engine.packed", "topology.servers[0].packed"),
     **{f"recorded.{name}": () for name in ("layers", "last_hidden", "dtype")},
     "train.batch_documents": ("train.batch_size",),
     "train.draft.aux_layers": (f"{_POLICY}.layers", _POLICY),
@@ -33,7 +33,17 @@ _SAID = {
 }
 _CAPTURE_MEMORY = ("target weights", "features", "prefill")
 _CAPTURE_FLOPS = ("target prefill",)
+_TRANSFERS = ("put", "get")
 _MARKS = {"checkpoint": "keep", "export": "format"}
+_STORE = {
+    "path": ("topology.store.path",),
+    "master": ("topology.store.master",),
+    "protocol": ("topology.store.protocol",),
+    "high_documents": ("topology.high_watermark",),
+    "low_documents": ("topology.low_watermark",),
+    "pool_bytes": ("topology.store.max_gib",),
+    "retain": ("topology.retain",),
+}
 
 
 class UnknownOperation(ValueError):
@@ -91,9 +101,15 @@ def flops_of(plan: Plan, op: Op) -> tuple[FlopPart, ...]:
 
 
 def _feeds_work(plan: Plan, op: Op) -> bool:
-    """Whether an operation feeds the training, or the recording."""
+    """Whether training or recording reads what the operation gives, from memory or through a store."""
     works = (*plan.ops("train"), *plan.ops("record"))
-    return any(port.source.partition(".")[0] == op.name for work in works for port in work.inputs)
+    return any(op.name in _givers(plan, work) for work in works)
+
+
+def _givers(plan: Plan, op: Op) -> set[str]:
+    """Names of the operations whose outputs reach this one, seen through puts and gets."""
+    found = {port.source.partition(".")[0] for port in op.inputs}
+    return found.union(*(_givers(plan, plan.op(n)) for n in found if plan.op(n).kind in _TRANSFERS))
 
 
 def _settings(plan: Plan, op: Op) -> list[tuple[str, str, str]]:
@@ -101,11 +117,12 @@ def _settings(plan: Plan, op: Op) -> list[tuple[str, str, str]]:
     root = _root(plan, op)
     rows = []
     for path, value in _leaves("", op.settings):
-        usual = f"{root}.{path}".replace("train.eagle3.", "train.strategy.").replace(".batch_documents", ".batch_size")
-        places = _SAID.get(f"{op.kind}.{path}", (usual,))
+        by = "chat_family" if path == "chat_template" and getattr(op.settings, "chat_family", None) else path
+        usual = f"{root}.{by}".replace("train.eagle3.", "train.strategy.").replace(".batch_documents", ".batch_size")
+        asked = _STORE.get(path, ()) if op.kind in _TRANSFERS else _SAID.get(f"{op.kind}.{path}", (usual,))
         if plan.ops("record"):
-            places = tuple(place.replace("train.", "record.", 1) for place in places)
-        sources = [said[at] for at in places if at in said]
+            asked = tuple(place.replace("train.", "record.", 1) for place in asked)
+        sources = [said[at] for at in asked if at in said]
         shown = list(value) if isinstance(value, tuple) else value
         rows.append((path, " ".join(str(shown).split()), sources[0] if sources else ""))
     return rows
@@ -116,6 +133,9 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         held, full = getattr(value, a.name), f"{path}.{a.name}" if path else a.name
         if attrs.has(type(held)):
             yield from _leaves(full, held)
+        elif isinstance(held, tuple) and held and attrs.has(type(held[0])) and a.name != "parameters":
+            for number, part in enumerate(held):
+                yield from _leaves(f"{full}[{number}]", part)
         elif a.name != "parameters":
             yield full, held
 
@@ -153,6 +173,7 @@ def _parameters(op: Op) -> list[tuple[str, ...]]:
 
 
 def _file(plan: Plan, op: Op) -> list[tuple[str, ...]]:
-    path = op.settings.path if isinstance(op.settings, SourceSettings) else None
-    path = f"{op.settings.path}/{MANIFEST}" if isinstance(op.settings, RecordedSettings) else path
-    return [(f.path, size(f.bytes), f"sha256 {f.sha256}") for f in plan.files if f.path == path]
+    paths = [part.path for part in op.settings.files] if isinstance(op.settings, SourceSettings) else []
+    if isinstance(op.settings, RecordedSettings):
+        paths = [f"{op.settings.path}/{MANIFEST}"]
+    return [(f.path, size(f.bytes), f"sha256 {f.sha256}") for f in plan.files if f.path in paths]

@@ -19,13 +19,14 @@ from specforge.dsl.source import TEXTS, Ckpt, Recorded
 from specforge.dsl.target import Target
 from specforge.plan import DataFile
 from specforge.recording import MANIFEST, Manifest, RecordingError, read_manifest
-from specforge.settings import Geometry
+from specforge.settings import Experts, Geometry, LatentAttention
 from specforge.shipped import PREFIX, config_name, hub_config, hub_path, locate, recipes_folder
+from specforge.target_logits import logits_of, unsupported
 
 WORLD_RULES = {
     "target-not-found": "a target's config.json is found without a network",
     "target-config": "a target's config.json is JSON with the sizes of a decoder",
-    "target-head": "a target's head is a plain matmul",
+    "target-head": "what a target does to its logits is known",
     "file-not-found": "a file that the recipe names exists",
     "file-empty": "a file that the recipe names is not empty",
     "recorded-missing": "a recording that is read is whole: its manifest.json, written last, is there",
@@ -34,7 +35,6 @@ WORLD_RULES = {
 }
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _TIED_BY_DEFAULT = ("gemma", "cohere")
-_HEADS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "mup_width_multiplier": None}
 
 
 @attrs.frozen
@@ -191,14 +191,11 @@ def _read_target(target: Target, world: World, caches: tuple[Path, ...], problem
         what = f"Target {target.name!r}: {place} does not give {', '.join(absent)}"
         problems.append(problem_of(target, field, "target-config", what, "use the config.json of a decoder model"))
         return
-    scaled = [k for k, plain in _HEADS.items() if config.get(k) not in (None, plain)]
-    if scaled:
-        what = f"Target {target.name!r}: its head is not a plain matmul ({scaled[0]} is {config[scaled[0]]})"
-        problems.append(
-            problem_of(
-                target, field, "target-head", what, "choose a target without it: such heads come in a later version"
-            )
-        )
+    unknown = unsupported(config)
+    if unknown is not None:
+        what = f"Target {target.name!r}: its logits are not the head's alone ({unknown})"
+        fix = "choose a target with plain logits, or with those of Cohere, Gemma or Granite"
+        problems.append(problem_of(target, field, "target-head", what, fix))
         return
     try:
         world.geometries[target] = geometry_of(config)
@@ -222,6 +219,7 @@ def geometry_of(config: dict[str, Any]) -> Geometry:
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     eos, model_type = config.get("eos_token_id"), config.get("model_type", "unknown")
     dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
+    latent = _latent(config)
     return Geometry(
         architecture=(config.get("architectures") or ["unknown"])[0],
         model_type=model_type,
@@ -229,7 +227,7 @@ def geometry_of(config: dict[str, Any]) -> Geometry:
         num_layers=config["num_hidden_layers"],
         num_heads=heads,
         num_kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or hidden // heads,
+        head_dim=latent.value_dim if latent else config.get("head_dim") or hidden // heads,
         intermediate_size=config["intermediate_size"],
         vocab_size=config["vocab_size"],
         max_position_embeddings=config.get("max_position_embeddings") or 2048,
@@ -242,12 +240,38 @@ def geometry_of(config: dict[str, Any]) -> Geometry:
         pad_token_id=config.get("pad_token_id"),
         initializer_range=float(config.get("initializer_range") or 0.02),
         weights_dtype=str(dtype).removeprefix("torch."),
+        experts=_experts(config),
+        latent=latent,
+        logits=logits_of(config),
     )
+
+
+def _experts(config: dict[str, Any]) -> Experts | None:
+    """The same of the ways in which Qwen3-MoE, DeepSeek-V3 and Mixtral write it; None without a layer of experts."""
+    counts = [config.get(key) for key in ("num_experts", "n_routed_experts", "num_local_experts")]
+    count = next((int(n) for n in counts if n), 0)
+    first, step = config.get("first_k_dense_replace") or 0, config.get("decoder_sparse_step") or 1
+    dense = set(config.get("mlp_only_layers") or ())
+    layers = [i for i in range(config["num_hidden_layers"]) if i >= first and i not in dense and (i + 1) % step == 0]
+    if not count or not layers:
+        return None
+    width = config.get("moe_intermediate_size") or config["intermediate_size"]
+    active, shared = int(config["num_experts_per_tok"]), int(config.get("n_shared_experts") or 0)
+    return Experts(count, active, shared, int(width), len(layers))
+
+
+def _latent(config: dict[str, Any]) -> LatentAttention | None:
+    if not config.get("kv_lora_rank"):
+        return None
+    sizes = (int(config[key]) for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    rank = config.get("q_lora_rank")
+    return LatentAttention(None if rank is None else int(rank), *sizes)
 
 
 def _rope(config: dict[str, Any]) -> dict[str, Any]:
     """One schema (transformers 5) for both ways a config writes its rotary embedding."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope = dict(rope.get("full_attention") or rope)  # Gemma 3 has one for each kind of layer; the draft attends fully
     kind = rope.pop("type", None)
     rope.setdefault("rope_type", kind or "default")
     rope.setdefault("rope_theta", config.get("rope_theta") or 10000.0)

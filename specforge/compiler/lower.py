@@ -15,8 +15,10 @@ from specforge.compiler.parameter_count import parameter_count
 from specforge.compiler.passes.place import CAPTURE, DATA, TRAINER
 from specforge.compiler.processes import processes
 from specforge.compiler.strategy import knowledge
+from specforge.dsl.chat_family import FAMILIES
 from specforge.dsl.engine import SGLang
 from specforge.dsl.feature import DTYPE_BYTES
+from specforge.dsl.source import DOCUMENTS, Mix
 from specforge.dsl.store import Mooncake
 from specforge.plan import SCHEMA, Batch, Control, Flow, MemoryPart, Op, Plan, Port, Role
 from specforge.settings import (
@@ -110,18 +112,8 @@ def _op(node: Node, graph: Graph, facts: Facts) -> Op:
 
 def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     spec = node.spec
-    if node.kind in ("conversations", "prompts"):
-        template = facts.world.templates.get(getattr(spec, "chat_template", None) or "")
-        return SourceSettings(
-            kind=node.kind,
-            path=spec.path,
-            max_length=spec.max_length,
-            max_rows=spec.max_rows,
-            chat_template=template,
-            strict=spec.strict,
-            last_turn_only=getattr(spec, "last_turn_only", False),
-            preformatted=getattr(spec, "preformatted", False),
-        )
+    if isinstance(spec, DOCUMENTS):
+        return _source(spec, facts)
     if node.kind == "recorded":
         manifest = facts.world.recording(spec.source)
         made = manifest.conditions
@@ -160,6 +152,30 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     if node.kind == "checkpoint":
         return CheckpointSettings(spec.every, spec.keep)
     return ExportSettings(spec.format)
+
+
+def _source(spec: Any, facts: Facts) -> SourceSettings:
+    if isinstance(spec, Mix):
+        parts = tuple(_source(part, facts) for part in spec.sources)
+        label, length = " + ".join(part.path for part in parts), spec.max_length
+        plain = SourceSettings("mix", label, length, None, None, False, False, False)
+        weights = tuple(map(float, spec.weights or (1,) * len(parts)))
+        return attrs.evolve(plain, parts=parts, weights=weights, seed=facts.recipe.seed)
+    template = facts.world.templates.get(getattr(spec, "chat_template", None) or "")
+    family = getattr(spec, "chat_family", None)
+    return SourceSettings(
+        kind=type(spec).__name__.lower(),
+        path=spec.path,
+        max_length=spec.max_length,
+        max_rows=spec.max_rows,
+        chat_template=template if family is None else FAMILIES[family].template,
+        strict=spec.strict,
+        last_turn_only=getattr(spec, "last_turn_only", False),
+        preformatted=getattr(spec, "preformatted", False),
+        chat_family=family,
+        reply_header=getattr(spec, "reply_header", None),
+        reply_end=getattr(spec, "reply_end", None),
+    )
 
 
 def _train(node: Node, graph: Graph, facts: Facts) -> TrainSettings:
@@ -252,7 +268,11 @@ def _warnings(facts: Facts, parts: tuple[MemoryPart, ...]) -> tuple[str, ...]:
         resident = sum(p.bytes for p in parts if p.role == role)
         if memory and resident > memory:
             who = "every capture server" if role == CAPTURE else "the trainer" if facts.ranks == 1 else "every rank"
+            weights = sum(p.bytes for p in parts if p.role == role and p.name == "target weights")
             fix = "give it more GPUs" if role == CAPTURE else "lower batch_size or max_length"
+            # no smaller batch helps then
+            if role != CAPTURE and weights > memory:
+                fix = "split the target over GPUs with Disaggregated"
             found.append(
                 f"{who} needs {resident / 2**30:.1f} GiB, and {facts.device.name} has {memory / 2**30:.0f} GiB: {fix}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from specforge.compiler.draft_heads import draft_heads
 from specforge.compiler.facts import Facts
 from specforge.compiler.passes.size_buffers import least_documents
 from specforge.dsl.engine import SGLang
@@ -43,21 +44,27 @@ def origins(facts: Facts, work: TrainSettings | CaptureSettings | CkptSettings) 
                 source = "override"
             elif a.name in place.given:
                 source = f"line {place.line_of(a.name)}" if place.file == facts.file else "default"
-            found.append(Origin(full, str(value), source))
+            found.append(Origin(full, _one_line(value), source))
     return tuple(found)
+
+
+def _one_line(value: object) -> str:
+    """A value as text; what would break the line is escaped."""
+    text = str(value)
+    return text if text.isprintable() else repr(value)
 
 
 def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
     draft, geometry, device = train.draft, facts.geometry, facts.device.name
-    target = "the target's"
+    target, heads = "the target's", draft_heads(geometry)
     fill = "the documents of a micro-step" if device == "cpu" else "fills the device"
     batch = (str(facts.micro_documents), "no size is given")
     known: dict[str, tuple[str, str]] = {
         "train.draft.vocab_size": (str(draft.draft_vocab_size), "the smaller of 32000 and the target's vocabulary"),
         "train.draft.intermediate_size": (str(draft.intermediate_size), target),
-        "train.draft.num_heads": (str(draft.num_heads), target),
-        "train.draft.num_kv_heads": (str(draft.num_kv_heads), target),
-        "train.draft.head_dim": (str(draft.head_dim), target),
+        "train.draft.num_heads": (str(draft.num_heads), heads.heads_reason),
+        "train.draft.num_kv_heads": (str(draft.num_kv_heads), heads.kv_reason),
+        "train.draft.head_dim": (str(draft.head_dim), heads.dim_reason),
         "train.batch_size": ("not used", "pack_tokens fills micro-steps") if facts.micro_documents is None else batch,
         "train.pack_tokens": ("not used", "batch_size counts documents"),
         "train.precision": (train.precision, f"the device {device}"),

@@ -55,8 +55,8 @@ def picture(plan: Plan) -> Picture:
     roles = tuple(
         RoleBox(
             r.name,
-            f"role {r.name}: {r.ranks} rank{'' if r.ranks == 1 else 's'} on {r.device}, "
-            f"target {r.target_dtype}{f' in {r.engine}' if r.engine else ''}",
+            f"role {r.name}: {r.ranks} rank{'' if r.ranks == 1 else 's'} on {r.device}"
+            + (f", target {r.target_dtype} in {r.engine}" if r.engine else ""),
         )
         for r in plan.roles
     )

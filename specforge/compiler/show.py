@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from specforge.compiler.parameter_count import active_layer_parameters
 from specforge.dsl.feature import Feature
 from specforge.plan import Op, Plan
 from specforge.settings import (
@@ -12,6 +13,7 @@ from specforge.settings import (
     CkptSettings,
     EvaluateSettings,
     ExportSettings,
+    Geometry,
     RecordedSettings,
     RecordSettings,
     SourceSettings,
@@ -84,6 +86,7 @@ def _head(plan: Plan) -> list[str]:
         f"  {geometry.model_type}, {geometry.num_layers} layers, hidden {geometry.hidden_size}, inner "
         f"{geometry.intermediate_size}, heads {geometry.num_heads}/{geometry.num_kv_heads} of {geometry.head_dim}, "
         f"vocabulary {geometry.vocab_size}",
+        *_parts(geometry),
     ]
     return [*lines, *_draft(plan)] if plan.ops("train") else lines
 
@@ -100,6 +103,27 @@ def _draft(plan: Plan) -> list[str]:
         f"loss per {'supervised row' if train.eagle3.reduction == 'tokens' else 'row of the micro-step'}"
         + (f", LK {train.eagle3.lk}" if train.eagle3.lk else ""),
     ]
+
+
+def _parts(geometry: Geometry) -> list[str]:
+    """What a target has beyond plain attention, MLPs and logits."""
+    lines, experts, latent, logits = [], geometry.experts, geometry.latent, geometry.logits
+    if experts:
+        shared = f" and {experts.shared} shared" if experts.shared else ""
+        lines.append(
+            f"  experts on {experts.layers} layers: {experts.active} of {experts.count}{shared}, inner "
+            f"{experts.intermediate_size}; {active_layer_parameters(geometry):,} parameters multiply a token"
+        )
+    if latent:
+        queries = "" if latent.query_rank is None else f"queries from {latent.query_rank}, "
+        lines.append(
+            f"  latent attention: {queries}keys and values from {latent.kv_rank}, heads of {latent.nope_dim} + "
+            f"{latent.rope_dim} and {latent.value_dim}"
+        )
+    after = [f"scaled by {logits.scale:g}"] * (logits.scale != 1)
+    after += [f"soft-capped at {logits.softcap:g}"] if logits.softcap is not None else []
+    lines += [f"  logits {', '.join(after)}"] if after else []
+    return lines
 
 
 def _train(plan: Plan) -> TrainSettings:
@@ -226,11 +250,15 @@ def feature_text(feature: Feature, length: int) -> str:
 def settings_text(op: Op) -> str:
     """What an operation does, in one line."""
     s = op.settings
+    if isinstance(s, SourceSettings) and s.parts:
+        return " + ".join(f"{weight:g} x {part.path}" for part, weight in zip(s.parts, s.weights))
     if isinstance(s, SourceSettings):
         rows = "all rows" if s.max_rows is None else f"first {_counted(s.max_rows, 'row')}"
         rows += " of rendered text" if s.preformatted else ""
-        last = ", last turn only" if s.last_turn_only else ""
-        return f"{s.path}, {rows}, cut at {s.max_length} tokens{last}{', strict' if s.strict else ''}"
+        notes = ", last turn only" if s.last_turn_only else ""
+        notes += f", written as {s.chat_family}" if s.chat_family else ""
+        notes += f", replies between {s.reply_header!r} and {s.reply_end!r}" if s.reply_header else ""
+        return f"{s.path}, {rows}, cut at {s.max_length} tokens{notes}{', strict' if s.strict else ''}"
     if isinstance(s, CaptureSettings):
         layers = ", ".join(map(str, s.layers))
         laid = f"{_counted(s.batch_documents, 'document')}, {'end to end' if s.packed else 'padded'}"

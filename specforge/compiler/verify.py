@@ -12,6 +12,7 @@ _TAKES = {
     "prompts": set(),
     "recorded": set(),
     "ckpt": set(),
+    "mix": set(),
     "capture": {"tokens"},
     "record": {"tokens", "loss_mask", "aux", "last_hidden"},
     "put": {"aux", "last_hidden"},

@@ -7,7 +7,7 @@ from specforge.dsl.output import Checkpoint, Evaluate, Export
 from specforge.dsl.problem import RecipeError
 from specforge.dsl.recipe import Recipe
 from specforge.dsl.record import Record
-from specforge.dsl.source import Ckpt, Conversations, Prompts, Recorded
+from specforge.dsl.source import Ckpt, Conversations, Mix, Prompts, Recorded
 from specforge.dsl.store import Mooncake, SharedDir
 from specforge.dsl.strategy import Eagle3
 from specforge.dsl.target import Target
@@ -25,6 +25,7 @@ __all__ = [
     "Eagle3",
     "Evaluate",
     "Export",
+    "Mix",
     "Mooncake",
     "Policy",
     "Prompts",

@@ -15,6 +15,9 @@ CAPTURE_FLAGS = {
     "pipeline-parallel-size": ((1,), "the layers would lie in several processes"),
     "skip-tokenizer-init": ((True,), "the run sends token ids"),
     "speculative-algorithm": ((), "capture needs the target's own forward"),
+    "enable-mixed-chunk": ((), "a prompt would be captured in parts"),
+    "enable-hierarchical-cache": ((), "rows of cached prompt tokens would be missing"),
+    "disaggregation-mode": ((), "prefill and decoding would be servers of their own"),
     "enable-lora": ((), "the draft would learn another model than its target"),
     "host": ((), "the run binds it"),
     "port": ((), "the run takes a free one"),
@@ -28,6 +31,14 @@ CAPTURE_FLAGS = {
 }
 
 
+def _one_gpu(server: Any) -> tuple[str, Fault] | None:
+    if server.gpus is not None and len(server.gpus) > 1:
+        what = f"is {list(server.gpus)}, and transformers runs the target on one GPU"
+        servers = ", ".join(f"Transformers(gpus=[{gpu}])" for gpu in server.gpus)
+        return "gpus", Fault(what, f"write a server for each: {servers}")
+    return None
+
+
 @node
 class Transformers:
     """Capture with transformers. `dtype` of the target's compute, None: float32 on a CPU, bfloat16 on a GPU.
@@ -39,6 +50,10 @@ class Transformers:
     `gpus`: of a capture server, the GPU it runs on; None: the next that no other server names. A Colocated engine runs
     on its trainer's.
     """
+
+    RULES: ClassVar[tuple[NodeRule, ...]] = (
+        NodeRule("server-one-gpu", "a capture server of transformers has one GPU", _one_gpu),
+    )
 
     dtype: str | None = field(choice("float32", "bfloat16", "float16"), default=None, optional=True)
     batch_size: int | None = field(whole(), default=None, optional=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -147,6 +148,8 @@ def node(cls: C) -> C:
             kwargs.pop(name)
             what = f"{cls.__name__} has no field {name}"
             report(Problem(written.line_of(name), "unknown-field", what, nearest(name, names)))
+            for meant in difflib.get_close_matches(name, names, n=1, cutoff=0.6):
+                given.setdefault(meant, BAD)  # its default was not meant, and no rule may speak of it
         for name, value in kwargs.items():
             if name in given:
                 what = f"{cls.__name__} is given {name} twice, by place and by name"

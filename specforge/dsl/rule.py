@@ -116,6 +116,18 @@ def text(what: str) -> Rule:
     return Rule("text", "a field that names something takes text, not empty, without spaces around it", check)
 
 
+def reply_mark() -> Rule:
+    """A text that marks a place in a rendered chat; white space around it counts."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, str) and value:
+            return None
+        what = f"is {shown(value)}, and it takes the text that the chat template writes there"
+        return Fault(what, f"write {name} like '<|im_start|>assistant\\n'")
+
+    return Rule("reply-mark", "a mark of a reply is text, not empty", check)
+
+
 def flag() -> Rule:
     """True or False."""
 
@@ -210,6 +222,18 @@ def pair_of_betas() -> Rule:
         return Fault(f"is {shown(value)}, and it takes two numbers from 0 to below 1", f"write {name}=(0.9, 0.999)")
 
     return Rule("betas", "AdamW's betas are two numbers from 0 to below 1", check)
+
+
+def weights() -> Rule:
+    """Finite numbers above 0 and at most 1000."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        numbers = value if isinstance(value, tuple) else (None,)
+        if all(isinstance(w, int | float) and not isinstance(w, bool) and 0 < w <= 1000 for w in numbers):
+            return None
+        return Fault(f"is {shown(value)}, and it takes a list of numbers above 0", f"write {name} like [1, 0.5]")
+
+    return Rule("weights", "weights are numbers above 0, at most 1000", check)
 
 
 def flags() -> Rule:

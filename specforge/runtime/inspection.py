@@ -35,9 +35,10 @@ def check_data(plan: Plan, documents: int, console: Console | None = None) -> No
 
 
 def _show(made: Prepared, documents: int, tokenizer: PreTrainedTokenizerBase | None, console: Console) -> None:
-    for row, document in zip(made.rows[:documents], made.documents):
+    for document in made.documents[:documents]:
+        row = made.describe(document.index) if made.parts else f"row {made.rows[document.index]}"
         counts = f"{counted(len(document.tokens), 'token')}, {document.supervised:,} supervised"
-        console.out(f"\nrow {row}: {counts}", highlight=False)
+        console.out(f"\n{row}: {counts}", highlight=False)
         console.print(shown(document, tokenizer, brackets=not console.is_terminal), soft_wrap=True)
 
 

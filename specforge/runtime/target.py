@@ -33,9 +33,9 @@ from specforge.runtime import env
 from specforge.runtime.fetch import FETCHABLE, target_folder
 from specforge.settings import TargetSettings
 from specforge.shipped import locate
+from specforge.target_logits import logits_of, unsupported
 
 _RANDOM_LOGIT_STD = 3.0
-_HEAD_EXTRAS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
 
 
 @attrs.frozen
@@ -101,8 +101,8 @@ def load_target(settings: TargetSettings, base: Path, placement: Placement) -> T
             folder = find_folder(settings, base)
             model = _load(settings, base, folder, placement.torch_dtype)
     target = TargetModel(model.to(placement.device).eval().requires_grad_(False), settings, folder)
-    _check_geometry(target)
     _check_head(target)
+    _check_geometry(target)
     return target
 
 
@@ -156,6 +156,11 @@ def _model_class(config: PretrainedConfig) -> type:
     return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
+def _attention(config: PretrainedConfig) -> str:
+    """Soft-capped attention scores, as Gemma 2's, have no fused kernel."""
+    return "eager" if getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None else "sdpa"
+
+
 def _load(settings: TargetSettings, base: Path, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     name, config = settings.name, _config(settings, base, folder)
     try:
@@ -163,7 +168,7 @@ def _load(settings: TargetSettings, base: Path, folder: Path, dtype: torch.dtype
             folder,
             config=config,
             dtype=dtype,
-            attn_implementation="sdpa",
+            attn_implementation=_attention(config),
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
@@ -208,11 +213,11 @@ def _random(settings: TargetSettings, base: Path, dtype: torch.dtype) -> PreTrai
     config = _config(settings, base, None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.random_seed)
-        model = _model_class(config).from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+        model = _model_class(config).from_config(config, dtype=torch.float32, attn_implementation=_attention(config))
     # As initialised, logits differ by a few tenths and every teacher is close to uniform: nothing could be learnt.
     head_VH = model.get_output_embeddings().weight
     with torch.no_grad():
-        head_VH.mul_(_RANDOM_LOGIT_STD / (head_VH.std() * math.sqrt(head_VH.shape[1])))
+        head_VH.mul_(_RANDOM_LOGIT_STD / (head_VH.std() * math.sqrt(head_VH.shape[1]) * settings.geometry.logits.scale))
     return model.to(dtype)
 
 
@@ -223,6 +228,7 @@ def _check_geometry(target: TargetModel) -> None:
         "num_layers": text.num_hidden_layers,
         "vocab_size": target.head_VH.shape[0],
         "tied_embeddings": target.head_VH.data_ptr() == target.embedding_VH.data_ptr(),
+        "logits": logits_of(text.to_dict()),
     }
     wrong = [
         f"{key} is {found[key]}, planned {getattr(geometry, key)}"
@@ -237,15 +243,13 @@ def _check_geometry(target: TargetModel) -> None:
 
 
 def _check_head(target: TargetModel) -> None:
-    """The teacher multiplies by the head's weight and no more, so a head that does more would teach wrong numbers."""
-    text = target.model.config.get_text_config()
-    for key, neutral in _HEAD_EXTRAS.items():
-        value = getattr(text, key, neutral)
-        if value not in (neutral, None):
-            raise ValueError(
-                f"target {target.settings.name}: its head applies {key}={value}, which is not supported. "
-                "Choose a target whose head is a plain matrix."
-            )
+    """Logits that the teacher cannot form would teach wrong numbers. As the compiler's rule target-head."""
+    unknown = unsupported(target.model.config.get_text_config().to_dict())
+    if unknown is not None:
+        raise ValueError(
+            f"target {target.settings.name}: its logits are not the head's alone ({unknown}). Choose a target with "
+            "plain logits, or with those of Cohere, Gemma or Granite."
+        )
     if getattr(target.model.get_output_embeddings(), "bias", None) is not None:
         raise ValueError(f"target {target.settings.name}: its head has a bias, which is not supported. Choose another.")
 

@@ -23,7 +23,11 @@ MOST_LINES, MOST_PARAMETERS = 400, 6
 FREE_NAMES = {"forward", "backward"}
 
 VALUES = ("specforge.dsl.feature",)
-WAIST = ("specforge.plan", "specforge.plan_diff", "specforge.recording", "specforge.settings", "specforge.shipped")
+WAIST = (
+    *("specforge.plan", "specforge.plan_diff", "specforge.settings", "specforge.shipped"),
+    "specforge.recording",
+    "specforge.target_logits",
+)
 COMPILER_THIRD = {"attrs", "networkx"}
 RUNTIME_THIRD = {
     *(
@@ -65,6 +69,7 @@ LAYERS = (
     Layer("specforge/dsl", ("specforge.dsl",), {"attrs"}),
     Layer("specforge/settings.py", VALUES, {"attrs"}),
     Layer("specforge/shipped.py", (), set()),
+    Layer("specforge/target_logits.py", ("specforge.settings",), set()),
     Layer("specforge/plan.py", (*VALUES, "specforge.settings"), {"attrs", "cattrs"}),
     Layer("specforge/plan_diff.py", (), {"attrs"}),
     Layer("specforge/recording.py", (), {"attrs", "cattrs"}),

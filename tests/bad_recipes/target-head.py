@@ -1,6 +1,6 @@
 from specforge.dsl import Capture, Eagle3, Prompts, Recipe, Target, Train
 
-target = Target("tiny", config="configs/softcap.json", random_weights=True)
+target = Target("tiny", config="configs/head_multiplier.json", random_weights=True)
 prompts = Prompts("../../recipes/data/tiny_prompts.jsonl", max_length=64)
 recipe = Recipe(
     name="bad",

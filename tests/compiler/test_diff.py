@@ -69,8 +69,17 @@ def test_an_operation_more_is_named(write):
     before = dump(compile(load(path)))
     after = compile(load(write(rest='outputs=[Export("hf")]')))
     found = {d.path: d for d in compare(before, after)}
-    assert found["roles.trainer.ops.export.settings.format"].new == "hf"
-    assert "    - absent\n" in text(list(found.values()), "plan.json")
+    assert set(found["roles.trainer.ops"].new) - set(found["roles.trainer.ops"].old) == {"export"}
+    assert not [path for path in found if path.startswith("roles.trainer.ops.export")]
+    assert '"export"' in text(list(found.values()), "plan.json")
+
+
+def test_another_topology_is_a_page_and_not_a_book(write):
+    before = dump(compile(load(write())))
+    apart = compile(load(write(rest="topology=Disaggregated(servers=[Transformers()], store=SharedDir())")))
+    found = compare(before, apart)
+    assert {"roles", "processes", "roles.trainer.ops"} <= {d.path for d in found}
+    assert len(found) < 40
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "not json", '{"schema": 1}'])

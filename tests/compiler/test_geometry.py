@@ -9,6 +9,7 @@ from specforge.compiler import CompileError, compile, load
 from specforge.compiler.geometry import geometry_of
 from specforge.compiler.parameter_count import parameter_count
 from specforge.plan import dump
+from specforge.settings import Experts
 from specforge.shipped import locate, recipes_folder
 
 pytestmark = pytest.mark.null
@@ -76,6 +77,16 @@ def test_what_a_config_leaves_out_follows_from_the_rest():
             {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
             "rope",
             {"factor": 4.0, "rope_theta": 1e4, "rope_type": "yarn"},
+        ),
+        ({"num_experts": 8, "num_experts_per_tok": 2}, "experts", Experts(8, 2, 0, 128, 8)),
+        ({"num_local_experts": 8, "num_experts_per_tok": 2}, "experts", Experts(8, 2, 0, 128, 8)),
+        ({"num_experts": 0, "num_experts_per_tok": 2}, "experts", None),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": list(range(8))}, "experts", None),
+        ({"kv_lora_rank": None}, "latent", None),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}},
+            "rope",
+            {"rope_theta": 1e6, "rope_type": "default"},
         ),
         ({}, "rope", {"rope_theta": 10000.0, "rope_type": "default"}),
     ],
@@ -149,9 +160,9 @@ def test_every_shipped_config_is_a_plain_decoder(path):
 
 
 @pytest.mark.parametrize("head", [{"final_logit_softcapping": 30.0}, {"logit_scale": 0.0625}, {"logits_scaling": 8.0}])
-def test_a_head_that_is_not_a_plain_matmul_is_refused(recipe, tmp_path, head):
+def test_logits_that_are_not_known_of_the_model_type_are_refused(recipe, tmp_path, head):
     put(tmp_path / "model" / "config.json", SIZES | head)
-    with pytest.raises(CompileError, match=rf"not a plain matmul \({next(iter(head))} is .*target-head"):
+    with pytest.raises(CompileError, match=rf"not the head's alone \({next(iter(head))} is .*target-head"):
         compile(load(recipe("model")))
 
 
@@ -174,6 +185,8 @@ def test_a_plain_head_that_says_so_is_taken(recipe, tmp_path, head):
         json.dumps(SIZES | {"num_attention_heads": 0}),
         json.dumps(SIZES | {"rope_scaling": "linear"}),
         json.dumps(SIZES | {"rms_norm_eps": "x"}),
+        json.dumps(SIZES | {"num_experts": 8}),
+        json.dumps(SIZES | {"kv_lora_rank": 8}),
     ],
 )
 def test_a_config_that_is_none_is_a_problem_and_no_traceback(recipe, tmp_path, content):

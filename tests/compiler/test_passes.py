@@ -94,7 +94,18 @@ def test_select_kernels_names_an_implementation_and_a_reason_for_each_hot_operat
     for node in stages["select_kernels"].nodes:
         expected = HOT if node.kind in ("train", "evaluate") else ()
         assert tuple(k.op for k in node.kernels) == expected
-        assert all(k.implementation and k.reason for k in node.kernels)
+        assert all(k.implementation == "torch" and "on a CPU" in k.reason for k in node.kernels)
+
+
+@pytest.mark.parametrize(
+    ("train", "implementation", "reason"),
+    [("", "triton", "bfloat16 on H200"), (', precision="float32"', "torch", "computes in float32")],
+)
+def test_select_kernels_on_a_gpu(write, train, implementation, reason):
+    recipe = write("Capture(rows, target), Eagle3()" + train, 'topology=Colocated(device="H200")')
+    node = compile_graph(load(recipe))[0].node("train")
+    assert {k.implementation for k in node.kernels} == {implementation}
+    assert all(reason in k.reason for k in node.kernels)
 
 
 @pytest.mark.parametrize("stage", STAGES)

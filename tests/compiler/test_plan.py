@@ -5,8 +5,10 @@ import json
 import attrs
 import pytest
 
-from specforge.compiler import compile, load
+from specforge.compiler import CompileError, compile, load
+from specforge.compiler.explain import text as explained
 from specforge.compiler.show import text
+from specforge.dsl.chat_family import FAMILIES
 from specforge.plan import SCHEMA, PlanError, dump
 from specforge.plan import load as load_plan
 
@@ -50,6 +52,34 @@ def test_a_source_of_chats_says_what_its_rows_are_and_what_is_supervised(write):
     rendered = compile(load(path, ("train.features.source.preformatted=True",)))
     assert rendered.op("conversations").settings.preformatted
     assert "all rows of rendered text, cut" in text(rendered)
+
+
+def test_a_chat_family_travels_as_the_text_of_its_template(write):
+    path = write()
+    text_of = path.read_text().replace("random_weights=True", "").replace("Prompts(", "Conversations(")
+    path.write_text(text_of.replace("max_length=32", "max_length=32, chat_family='qwen3'"))
+    plan = compile(load(path))
+    settings = plan.op("conversations").settings
+    assert settings.chat_template == FAMILIES["qwen3"].template
+    assert settings.chat_family == "qwen3"
+    assert "cut at 32 tokens, written as qwen3" in text(plan)
+    told = {row.split()[0]: row for row in explained(plan, "conversations").splitlines() if row.strip()}
+    assert told["chat_template"].endswith("line 4")  # what gave it, and not the default of Conversations.chat_template
+
+
+def test_marks_of_replies_travel_whole_and_are_shown_on_one_line(write):
+    path = write()
+    text_of = path.read_text().replace("random_weights=True", "").replace("Prompts(", "Conversations(")
+    path.write_text(text_of.replace("max_length=32", r"max_length=32, reply_header='<a>\n', reply_end='\n\n'"))
+    plan = compile(load(path))
+    settings = plan.op("conversations").settings
+    assert (settings.reply_header, settings.reply_end) == ("<a>\n", "\n\n")
+    shown = text(plan)
+    assert r"replies between '<a>\n' and '\n\n'" in shown
+    assert [line.split()[1:] for line in shown.splitlines() if ".reply_" in line] == [
+        [r"'<a>\n'", "line", "4"],
+        [r"'\n\n'", "line", "4"],
+    ]
 
 
 def test_a_chat_template_travels_as_text(write, tmp_path):
@@ -153,3 +183,43 @@ def test_what_does_not_fit_is_a_warning(write):
     plan = compile(load(write(train, rest='topology=Colocated(device="RTX-4090"), outputs=[Export("hf")]')))
     assert [w for w in plan.warnings if "RTX-4090 has 24 GiB: lower batch_size or max_length" in w]
     assert not compile(load(write(rest='outputs=[Export("hf")]'))).warnings
+
+
+MIX = "Capture(Mix([rows, Prompts('heldout.jsonl', max_length=8)], weights=[1, 0.5]), target), Eagle3()"
+
+
+def test_a_mix_is_one_operation_with_its_parts_weights_and_the_seed(write):
+    plan = compile(load(write(MIX)))
+    settings = plan.op("mix").settings
+    assert [(part.kind, part.path, part.max_length) for part in settings.parts] == [
+        ("prompts", "rows.jsonl", 32),
+        ("prompts", "heldout.jsonl", 8),
+    ]
+    assert settings.weights == (1.0, 0.5)
+    assert settings.seed == plan.seed == 42
+    assert settings.max_length == 32
+    assert load_plan(dump(plan)) == plan
+    assert {f.path for f in plan.files} >= {"rows.jsonl", "heldout.jsonl"}
+    assert "mix: 1 x rows.jsonl + 0.5 x heldout.jsonl" in text(plan)
+    told = explained(plan, "mix")
+    assert "parts[1].max_length" in told
+    assert told.count("sha256") == 2
+
+
+def test_the_weight_of_each_source_of_a_mix_is_one_where_none_is_given(write):
+    assert compile(load(write(MIX.replace(", weights=[1, 0.5]", "")))).op("mix").settings.weights == (1.0, 1.0)
+
+
+def codes(path, *overrides):
+    with pytest.raises(CompileError) as caught:
+        compile(load(path, overrides))
+    return [problem.code for problem in caught.value.problems]
+
+
+def test_the_sources_of_a_mix_are_checked_and_overridden_as_any_other(write):
+    length = "train.features.source.sources[1].max_length"
+    assert compile(load(write(MIX), (f"{length}=16",))).op("mix").settings.parts[1].max_length == 16
+    assert codes(write(MIX), f"{length}=999999") == ["length-beyond-context"]
+    held_out = "evaluate=[Evaluate(Prompts('heldout.jsonl', max_length=8))]"
+    assert codes(write(MIX, rest=held_out)) == ["not-held-out"]
+    assert codes(write(MIX.replace("Prompts(", "Conversations("))) == ["tokenizer-missing"]

@@ -255,7 +255,7 @@ def test_a_head_that_does_more_than_a_matmul_is_refused(tmp_path: Path) -> None:
     model = llama()
     model.config.final_logit_softcapping = 30.0
     model.save_pretrained(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"its head applies final_logit_softcapping=30\.0"):
+    with pytest.raises(ValueError, match=r"not the head's alone \(final_logit_softcapping is 30\.0\)"):
         load_target(settings(), tmp_path, CPU)
 
 

@@ -111,3 +111,32 @@ def test_a_target_without_tokenizer_shows_ids(action, said, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert main(["data", *action, str(ROOT / "recipes/tiny_eagle3.py")]) == 0
     assert said in capsys.readouterr().out
+
+
+def test_a_document_of_a_mix_is_shown_with_its_file(recipe, tmp_path, capsys):
+    parts = 'Mix([Conversations("held.jsonl", max_length=128), Conversations("more.jsonl", max_length=128)])'
+    text = RECIPE.replace('Conversations("chats.jsonl", max_length=128, max_rows=ROWS)', parts)
+    text = text.replace("Export,", "Export, Mix,").replace(
+        'evaluate=[Evaluate(Conversations("held.jsonl", max_length=128))], ', ""
+    )
+    (tmp_path / "more.jsonl").write_text((tmp_path / "chats.jsonl").read_text())
+    (tmp_path / recipe).write_text(text)
+    assert main(["data", "check", recipe, "--show", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "held.jsonl + more.jsonl: 3 documents an epoch" in out
+    assert "\nrow 1 of held.jsonl: " in out
+    assert "\nrow 2 of more.jsonl: " in out
+    assert main(["data", "vocab", recipe]) == 0
+    assert capsys.readouterr().out.startswith("held.jsonl + more.jsonl, 3 documents\n")
+
+
+def test_a_tokenizer_without_a_template_needs_a_chat_family(recipe, tmp_path, capsys):
+    assert main(["data", "check", recipe, "--show", "1"]) == 0
+    own = capsys.readouterr().out
+    (tmp_path / "model/chat_template.jinja").unlink()
+    assert main(["data", "check", recipe]) == 1
+    assert "the tokenizer has no chat template; give one" in capsys.readouterr().err
+    text = (tmp_path / recipe).read_text().replace("max_length=128", "max_length=128, chat_family='qwen'")
+    (tmp_path / recipe).write_text(text)
+    assert main(["data", "check", recipe, "--show", "1"]) == 0
+    assert capsys.readouterr().out == own

@@ -2,6 +2,6 @@
 
 from specforge_kernels.soft_target_loss.lk import LK
 from specforge_kernels.soft_target_loss.op import SoftTargetLoss, lk_loss, soft_target_loss
-from specforge_kernels.soft_target_loss.teacher import Teacher, teacher
+from specforge_kernels.soft_target_loss.teacher import AfterHead, Teacher, teacher
 
-__all__ = ["LK", "SoftTargetLoss", "Teacher", "lk_loss", "soft_target_loss", "teacher"]
+__all__ = ["LK", "AfterHead", "SoftTargetLoss", "Teacher", "lk_loss", "soft_target_loss", "teacher"]

@@ -14,7 +14,10 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
 @dataclass(frozen=True)
 class Case:
-    """W rows of width H over d of V ids; U teacher rows of target width Ht. `silent`: share of rows of weight 0."""
+    """W rows of width H over d of V ids; U teacher rows of target width Ht. `silent`: share of rows of weight 0.
+
+    `identity`: the head is the identity, H = d, so that a row is its logits and no dtype rounds them.
+    """
 
     rows: int
     hidden: int
@@ -23,6 +26,7 @@ class Case:
     teachers: int
     target_hidden: int = 6
     silent: float = 0.3
+    identity: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +71,8 @@ def inputs(case: Case, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -
         return torch.randn(shape, generator=generator, dtype=wide).to(dtype).to(device)
 
     rows_WH, head_dH = made(case.rows, case.hidden), made(case.draft_vocab, case.hidden) * (2 / case.hidden**0.5)
+    if case.identity:
+        head_dH = torch.eye(case.hidden, dtype=dtype, device=device)
     head_VH = made(case.vocab, case.target_hidden) * (2 / case.target_hidden**0.5)
     last_UH = made(case.teachers, case.target_hidden)
     kept_d = torch.randperm(case.vocab, generator=generator)[: case.draft_vocab].sort().values

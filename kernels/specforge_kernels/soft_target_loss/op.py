@@ -8,14 +8,20 @@ Legend: W rows, H hidden, d draft vocabulary, U teacher rows, c rows of a chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 
+from specforge_kernels.implementation import implementation as chosen
 from specforge_kernels.soft_target_loss.lk import LK
 from specforge_kernels.soft_target_loss.teacher import Teacher
 from specforge_kernels.soft_target_loss.top import top
 
+with suppress(ImportError):  # where there is no Triton
+    from specforge_kernels.soft_target_loss.launch import loss_sweep
+
+KERNEL_CHUNK_ELEMENTS = 1 << 29
 CUDA_CHUNK_ROWS, CUDA_CHUNK_ELEMENTS = 4096, 1 << 27
 CPU_CHUNK_ROWS, CPU_CHUNK_ELEMENTS = 64, 1 << 21
 
@@ -44,7 +50,7 @@ def soft_target_loss(
     token is the lowest id on ties. Without gradients to form (inference, `torch.no_grad`) their matmuls are left out.
     """
     wanted = torch.is_grad_enabled() and (rows_WH.requires_grad or head_dH.requires_grad)
-    rest = (d2t_d, wanted, None)
+    rest = (d2t_d, wanted, None, chosen(rows_WH.device, rows_WH.dtype, teacher.implementation))
     return SoftTargetLoss(*_SoftTargetLoss.apply(rows_WH, head_dH, teacher, teacher_index_W, weight_W, rest))
 
 
@@ -62,7 +68,8 @@ def lk_loss(
     finds it, and a second forms them.
     """
     wanted = torch.is_grad_enabled() and (rows_WH.requires_grad or head_dH.requires_grad)
-    weight_W, rest = objective.weight_W, (d2t_d, wanted, objective)
+    kind = chosen(rows_WH.device, rows_WH.dtype, teacher.implementation)
+    weight_W, rest = objective.weight_W, (d2t_d, wanted, objective, kind)
     return SoftTargetLoss(*_SoftTargetLoss.apply(rows_WH, head_dH, teacher, teacher_index_W, weight_W, rest))
 
 
@@ -85,9 +92,16 @@ class _SoftTargetLoss(torch.autograd.Function):
         teacher: Teacher,
         teacher_index_W: torch.Tensor,
         weight_W: torch.Tensor,
-        rest: tuple[torch.Tensor, bool, LK | None],
+        rest: tuple[torch.Tensor, bool, LK | None, str],
     ) -> tuple[torch.Tensor, ...]:
-        d2t_d, wanted, objective = rest
+        d2t_d, wanted, objective, kind = rest
+        if kind == "triton":
+            swept = _KernelSweep(rows_WH, head_dH, teacher, teacher_index_W)
+            weight_W = weight_W.to(torch.float32)
+            grads = swept.run(weight_W, objective, wanted)
+            if grads is not None:
+                ctx.save_for_backward(*grads)
+            return _result(ctx, swept, weight_W, objective, d2t_d[swept.top_W] + swept.top_W)
         sweep = _Sweep(rows_WH, head_dH, teacher, teacher_index_W)
         weight_W = weight_W.to(sweep.ce_W.dtype)
         grad_rows_WH = torch.empty_like(rows_WH) if wanted else None
@@ -112,22 +126,79 @@ class _SoftTargetLoss(torch.autograd.Function):
                 # the weights go to the narrow side of both matmuls
                 torch.mm(grad_cd, head_dH, out=grad_rows_WH[at]).mul_(weight_c[:, None])
                 grad_head.add(grad_cd, (rows_WH[at] * weight_c[:, None]).to(rows_WH.dtype))
-        ce_W, acceptance_W, top_W = sweep.ce_W, sweep.acceptance_W, sweep.top_W
-        correct_W = top_W + d2t_d[top_W] == teacher.argmax_U[teacher_index_W]
         if wanted:
             ctx.save_for_backward(grad_rows_WH, grad_head.total())
-        ctx.mark_non_differentiable(ce_W, acceptance_W, correct_W)
-        if objective is None:
-            loss = (weight_W * ce_W).sum()
-        else:
-            loss = objective.losses(ce_W, acceptance_W).sum().to(ce_W.dtype)
-        return loss, ce_W, acceptance_W, correct_W
+        return _result(ctx, sweep, weight_W, objective, d2t_d[sweep.top_W] + sweep.top_W)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         rows_WH, head_dH = ctx.saved_tensors
         scale = grads[0]
         return rows_WH * scale.to(rows_WH.dtype), head_dH * scale.to(head_dH.dtype), None, None, None, None
+
+
+def _result(
+    ctx: Any, sweep: _Sweep | _KernelSweep, weight_W: torch.Tensor, objective: LK | None, top_target_W: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    correct_W = top_target_W == sweep.teacher.argmax_U[sweep.index_W]
+    ctx.mark_non_differentiable(sweep.ce_W, sweep.acceptance_W, correct_W)
+    if objective is None:
+        loss = (weight_W * sweep.ce_W).sum()
+    else:
+        loss = objective.losses(sweep.ce_W, sweep.acceptance_W).sum().to(sweep.ce_W.dtype)
+    return loss, sweep.ce_W, sweep.acceptance_W, correct_W
+
+
+class _KernelSweep:
+    """The same by the Triton kernels: a chunk's gradient is written over its logits, weights and all."""
+
+    def __init__(
+        self, rows_WH: torch.Tensor, head_dH: torch.Tensor, teacher: Teacher, teacher_index_W: torch.Tensor
+    ) -> None:
+        self._rows_WH, self._head_dH, self.teacher, self.index_W = rows_WH, head_dH, teacher, teacher_index_W
+        rows = rows_WH.shape[0]
+        self._size = kernel_chunk_rows(rows, head_dH.shape[0])
+        self.ce_W, self.acceptance_W = (rows_WH.new_empty(rows, dtype=torch.float32) for _ in range(2))
+        self.top_W = torch.empty_like(teacher_index_W)
+
+    def run(
+        self, weight_W: torch.Tensor, objective: LK | None, wanted: bool
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Figures of all rows, and gradients of rows and head if `wanted`."""
+        logits = self._rows_WH.new_empty(self._size, self._head_dH.shape[0])
+        kind, weights = "ce" if objective is None else objective.kind, (weight_W, weight_W)
+        if not wanted or kind == "lambda":
+            for at, logits_cd in self._chunks(logits):
+                self._sweep(at, logits_cd, "none", weights)
+        if not wanted:
+            return None
+        if objective is not None:
+            found = objective.row_weights(self.acceptance_W)
+            weights = (found[0].to(torch.float32), found[1].to(torch.float32))
+        grad_rows_WH, grad_head = torch.empty_like(self._rows_WH), _HeadGradient(self._head_dH)
+        for at, logits_cd in self._chunks(logits):
+            self._sweep(at, logits_cd, kind, weights)
+            torch.mm(logits_cd, self._head_dH, out=grad_rows_WH[at])
+            if self._size == len(self._rows_WH):
+                return grad_rows_WH, torch.mm(logits_cd.t(), self._rows_WH)
+            grad_head.add(logits_cd, self._rows_WH[at])
+        return grad_rows_WH, grad_head.total()
+
+    def _chunks(self, logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        for start in range(0, len(self._rows_WH), self._size):
+            rows_cH = self._rows_WH[start : start + self._size]
+            logits_cd = torch.mm(rows_cH, self._head_dH.t(), out=logits[: len(rows_cH)])
+            yield slice(start, start + self._size), logits_cd
+
+    def _sweep(self, at: slice, logits_cd: torch.Tensor, kind: str, weights: tuple[torch.Tensor, torch.Tensor]) -> None:
+        found = (self.ce_W[at], self.acceptance_W[at], self.top_W[at])
+        loss_sweep(logits_cd, self.teacher, self.index_W[at], found, kind, (weights[0][at], weights[1][at]))
+
+
+def kernel_chunk_rows(rows: int, vocab: int) -> int:
+    """Whole multiples of 4096 rows within the memory bound; at most `rows`."""
+    most = max(CUDA_CHUNK_ROWS, KERNEL_CHUNK_ELEMENTS // vocab // CUDA_CHUNK_ROWS * CUDA_CHUNK_ROWS)
+    return max(1, min(rows, most))
 
 
 class _Chunk(NamedTuple):
@@ -151,7 +222,7 @@ class _Sweep:
     def __init__(
         self, rows_WH: torch.Tensor, head_dH: torch.Tensor, teacher: Teacher, teacher_index_W: torch.Tensor
     ) -> None:
-        self._rows_WH, self._head_dH, self._teacher, self._index_W = rows_WH, head_dH, teacher, teacher_index_W
+        self._rows_WH, self._head_dH, self.teacher, self.index_W = rows_WH, head_dH, teacher, teacher_index_W
         rows, wide = rows_WH.shape[0], torch.promote_types(rows_WH.dtype, torch.float32)
         self._size = chunk_rows(rows, head_dH.shape[0], rows_WH.is_cuda)
         self.ce_W, self.acceptance_W = (rows_WH.new_empty(rows, dtype=wide) for _ in range(2))
@@ -164,10 +235,10 @@ class _Sweep:
         """Logits, and both softmaxes, of one chunk of rows after the other."""
         for start in range(0, self._rows_WH.shape[0], self._size):
             at = slice(start, start + self._size)
-            index_c = self._index_W[at]
+            index_c = self.index_W[at]
             logits, taught, q, p, scratch = (x[: index_c.shape[0]] for x in self._buffers)
             logits_cd = torch.mm(self._rows_WH[at], self._head_dH.t(), out=logits)
-            taught_cd = torch.index_select(self._teacher.logits_Ud, 0, index_c, out=taught)
+            taught_cd = torch.index_select(self.teacher.logits_Ud, 0, index_c, out=taught)
             q_cd = torch.softmax(logits_cd, -1, dtype=q.dtype, out=q)
             p_cd = torch.softmax(taught_cd, -1, dtype=p.dtype, out=p)
             yield _Chunk(at, index_c, logits_cd, q_cd, p_cd, scratch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specforge_kernels.soft_target_loss import LK, Teacher, lk_loss, op, soft_target_loss, teacher
+from specforge_kernels.soft_target_loss import LK, AfterHead, Teacher, lk_loss, op, soft_target_loss, teacher
 from specforge_kernels.soft_target_loss.cases import SMALL, TOLERANCE, Case, inputs, lk_inputs
 from specforge_kernels.soft_target_loss.reference import reference
 from specforge_kernels.soft_target_loss.top import top
@@ -203,6 +203,20 @@ def test_teacher_equals_its_formulas(case, chunk):
     share = (taught.lse_draft_U - taught.lse_full_U).exp()
     assert (share <= 1 + 1e-12).all()
     assert case.draft_vocab < case.vocab or inside.all()
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(("scale", "softcap"), [(0.0625, None), (1.0, 1.5), (3.0, 2.0)])
+@pytest.mark.parametrize("case", [Case(5, 4, 300, 700, 11), Case(5, 4, 40, 40, 11)], ids=str)
+def test_teacher_scales_and_then_caps_its_logits(case, scale, softcap):
+    given = inputs(case, torch.float64)
+    z = given.last_UH @ given.head_VH.T * scale
+    z = z if softcap is None else softcap * torch.tanh(z / softcap)
+    taught = teacher(given.last_UH, given.head_VH, given.kept_d, 4, after=AfterHead(scale, softcap))
+    torch.testing.assert_close(taught.logits_Ud, z[:, given.kept_d])
+    torch.testing.assert_close(taught.lse_full_U, torch.logsumexp(z, -1))
+    torch.testing.assert_close(taught.lse_draft_U, torch.logsumexp(z[:, given.kept_d], -1))
+    assert torch.equal(taught.argmax_U, z.argmax(-1))
 
 
 @pytest.mark.cpu

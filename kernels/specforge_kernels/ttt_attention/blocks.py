@@ -9,7 +9,7 @@ Legend: Q query rows, C key rows, M query tasks, N key tasks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ class Blocks:
     query_tasks_M6: Any
     key_tasks_N6: Any
     window: int = 0
+    shared: ClassVar[int] = 0
 
     @property
     def indices(self) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ import torch
 
 from specforge_kernels.ttt_attention.blocks import KEY_BLOCK, QUERY_BLOCK, Blocks
 from specforge_kernels.ttt_attention.kernel import delta_kernel, dkv_kernel, dq_kernel, forward_kernel, own_kernel
+from specforge_kernels.ttt_attention.own_pairs import Buffers
 
 LOG2_E = 1.4426950408889634
 OWN_ROWS, DELTA_ROWS = 16, 32
@@ -31,6 +32,28 @@ def tiles(kernel: str, widest: int, itemsize: int) -> dict[str, int]:
     return {"BM": queries, "BN": keys, "SPLIT": split, "num_warps": warps, "num_stages": stages}
 
 
+class TritonUnrolled(torch.autograd.Function):
+    """apply(query_QNd, key_CGd, value_CGe, Blocks, Buffers, *OwnPairs.tokens) -> out [Q, N, e]: one step of an unroll.
+
+    As TritonAttention; the own pairs are read, and their gradients added, where `Buffers` holds them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query, key, value, blocks: Blocks, pairs: Buffers, *tokens):  # type: ignore[no-untyped-def]
+        own = (pairs.keys_kQGd, pairs.values_kQGe)
+        ctx.blocks, ctx.pairs, ctx.steps = blocks, pairs, len(tokens)
+        saved = _forward(ctx, query, key, value, own, (len(tokens), own[0].shape[1]))
+        ctx.save_for_backward(*saved)
+        return saved[3]
+
+    @staticmethod
+    def backward(ctx: Any, grad):  # type: ignore[no-untyped-def]
+        pairs, steps = ctx.pairs, ctx.steps
+        own, total = (pairs.keys_kQGd, pairs.values_kQGe), pairs.gradients() if steps else None
+        grads = _backward(ctx, grad, ctx.saved_tensors, own, (steps, own[0].shape[1]), total)
+        return *grads, None, None, *(grad.new_empty(0) for _ in range(steps))
+
+
 class TritonAttention(torch.autograd.Function):
     """apply(query_QNd, key_CGd, value_CGe, own_keys_kQGd, own_values_kQGe, Blocks) -> out [Q, N, e], lse [Q, N].
 
@@ -40,60 +63,69 @@ class TritonAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query, key, value, own_keys, own_values, blocks: Blocks):  # type: ignore[no-untyped-def]
-        query, key, value = _packed(query), _packed(key), _packed(value)
-        (count, heads, width), wide = query.shape, value.shape[2]
-        out, lse = query.new_empty(count, heads, wide), query.new_empty(count, heads, dtype=torch.float32)
-        steps, rows = (0, 0) if own_keys is None else own_keys.shape[:2]
+        steps = (0, 0) if own_keys is None else tuple(own_keys.shape[:2])
         own = (query, query) if own_keys is None else (own_keys.contiguous(), own_values.contiguous())
-        ctx.blocks, ctx.suffix, ctx.shape = blocks, (steps, rows), _shape(query, value)
-        with _on(query):
-            launch = tiles("forward", max(ctx.shape["BD"], ctx.shape["BE"]), query.element_size())
-            forward_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
-                query, key, value, *own, out, lse, blocks.query_rows_Q, blocks.query_positions_Q,
-                blocks.query_tasks_M6, query.stride(0), key.stride(0), value.stride(0), steps, rows, blocks.window,
-                LOG2_E * width**-0.5, PRECISION="ieee", **ctx.shape, **launch,
-            )  # fmt: skip
-        ctx.save_for_backward(query, key, value, *own, out, lse)
-        natural = lse / LOG2_E
+        ctx.blocks, ctx.suffix = blocks, steps
+        saved = _forward(ctx, query, key, value, own, steps)
+        ctx.save_for_backward(*saved, *own)
+        natural = saved[4] / LOG2_E
         ctx.mark_non_differentiable(natural)
-        return out, natural
+        return saved[3], natural
 
     @staticmethod
     def backward(ctx: Any, grad, _):  # type: ignore[no-untyped-def]
-        query, key, value, own_keys, own_values, out, lse = ctx.saved_tensors
-        blocks, (steps, rows), shape = ctx.blocks, ctx.suffix, ctx.shape
-        grad = grad.contiguous()
-        (count, heads, width), kv_heads = query.shape, key.shape[1]
-        delta = torch.empty_like(lse)
-        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
-        scales = (LOG2_E * width**-0.5, width**-0.5)
-        strides = (query.stride(0), key.stride(0), value.stride(0))
-        widest = max(shape["BD"], shape["BE"])
-        index = (blocks.query_rows_Q, blocks.query_positions_Q)
-        with _on(query):
-            delta_kernel[(-(-count * heads // DELTA_ROWS),)](
-                out, grad, delta, count * heads, E=shape["E"], BE=shape["BE"], BM=DELTA_ROWS
-            )
-            launch = tiles("dq", widest, query.element_size())
-            dq_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
-                query, key, value, own_keys, own_values, grad, lse, delta, dq, *index, blocks.query_tasks_M6, *strides,
-                steps, rows, blocks.window, *scales, PRECISION="ieee", **shape, **launch,
-            )  # fmt: skip
-            launch = tiles("dkv", widest, query.element_size())
-            dkv_kernel[(len(blocks.key_tasks_N6) * launch["SPLIT"], kv_heads)](
-                query, key, value, grad, lse, delta, dk, dv, *index, blocks.key_tasks_N6, *strides, blocks.window,
-                *scales, PRECISION="ieee", **shape, **launch,
-            )  # fmt: skip
-            if steps == 0:
-                return dq, dk, dv, None, None, None
-            dk_own, dv_own = torch.empty_like(own_keys), torch.empty_like(own_values)
-            if rows > count:
-                dk_own[:, count:], dv_own[:, count:] = 0, 0
+        *saved, own_keys, own_values = ctx.saved_tensors
+        steps = ctx.suffix
+        total = (torch.zeros_like(own_keys), torch.zeros_like(own_values)) if steps[0] else None
+        grads = _backward(ctx, grad, saved, (own_keys, own_values), steps, total)
+        return *grads, *(total or (None, None)), None
+
+
+def _forward(ctx: Any, query, key, value, own, suffix):  # type: ignore[no-untyped-def]
+    """(query, key, value, out, lse in base 2) after the forward kernel."""
+    query, key, value = _packed(query), _packed(key), _packed(value)
+    (count, heads, width), wide, blocks = query.shape, value.shape[2], ctx.blocks
+    out, lse = query.new_empty(count, heads, wide), query.new_empty(count, heads, dtype=torch.float32)
+    ctx.shape = _shape(query, value)
+    launch = tiles("forward", max(ctx.shape["BD"], ctx.shape["BE"]), query.element_size())
+    with _on(query):
+        forward_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
+            query, key, value, *own, out, lse, blocks.query_rows_Q, blocks.query_positions_Q, blocks.query_tasks_M6,
+            query.stride(0), key.stride(0), value.stride(0), *suffix, blocks.window, LOG2_E * width**-0.5,
+            PRECISION="ieee", **ctx.shape, **launch,
+        )  # fmt: skip
+    return query, key, value, out, lse
+
+
+def _backward(ctx: Any, grad, saved, own, suffix, total):  # type: ignore[no-untyped-def]
+    """dQ, dK_0, dV_0; gradients of the own pairs are added to `total`."""
+    query, key, value, out, lse = saved
+    blocks, shape, grad = ctx.blocks, ctx.shape, grad.contiguous()
+    (count, heads, width), kv_heads = query.shape, key.shape[1]
+    delta = torch.empty_like(lse)
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
+    scales, strides = (LOG2_E * width**-0.5, width**-0.5), (query.stride(0), key.stride(0), value.stride(0))
+    widest, index = max(shape["BD"], shape["BE"]), (blocks.query_rows_Q, blocks.query_positions_Q)
+    with _on(query):
+        delta_kernel[(-(-count * heads // DELTA_ROWS),)](
+            out, grad, delta, count * heads, E=shape["E"], BE=shape["BE"], BM=DELTA_ROWS
+        )
+        launch = tiles("dq", widest, query.element_size())
+        dq_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
+            query, key, value, *own, grad, lse, delta, dq, *index, blocks.query_tasks_M6, *strides, *suffix,
+            blocks.window, *scales, PRECISION="ieee", **shape, **launch,
+        )  # fmt: skip
+        launch = tiles("dkv", widest, query.element_size())
+        dkv_kernel[(len(blocks.key_tasks_N6) * launch["SPLIT"], kv_heads)](
+            query, key, value, grad, lse, delta, dk, dv, *index, blocks.key_tasks_N6, *strides, blocks.window,
+            *scales, PRECISION="ieee", **shape, **launch,
+        )  # fmt: skip
+        if total is not None:
             own_kernel[(-(-count // OWN_ROWS), kv_heads)](
-                query, own_keys, own_values, grad, lse, delta, dk_own, dv_own, count, query.stride(0), steps, rows,
-                *scales, BM=OWN_ROWS, ADD=False, **shape,
+                query, *own, grad, lse, delta, *total, count, query.stride(0), *suffix, *scales, BM=OWN_ROWS,
+                ADD=True, **shape,
             )  # fmt: skip
-        return dq, dk, dv, dk_own, dv_own, None
+    return dq, dk, dv
 
 
 def _packed(x: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ Legend: C key rows, Q query rows, S slots of all padded tiles laid end to end.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -69,7 +69,8 @@ class KeyLayout:
 class Layout:
     """Keys and queries of one step. Padding slots name row 0 and have position -1: they see nothing and are not read.
 
-    The five index fields are int64 arrays on the host, or tensors on a device after `to` or `replaced`.
+    The five index fields are int64 arrays on the host, or tensors on a device after `to` or `replaced`; the first
+    `shared` of them are the same for every step of an unroll.
     """
 
     groups: tuple[Group, ...]
@@ -79,6 +80,7 @@ class Layout:
     query_slots_S: Any
     query_positions_S: Any
     query_home_Q: Any
+    shared: ClassVar[int] = 2
 
     @property
     def indices(self) -> tuple[Any, ...]:

@@ -9,27 +9,40 @@ S padded slots, B a tile's documents times G, X its query slots times N/G.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from specforge_kernels.ttt_attention.blocks import Blocks
 from specforge_kernels.ttt_attention.layout import Layout, Tile
+from specforge_kernels.ttt_attention.own_pairs import OwnPairs
+
+with suppress(ImportError):  # where there is no Triton
+    from specforge_kernels.ttt_attention.launch import TritonAttention, TritonUnrolled
 
 
 def ttt_attention(
     query_QNd: torch.Tensor,
     key_CGd: torch.Tensor,
     value_CGe: torch.Tensor,
-    suffix_keys: Sequence[torch.Tensor],
-    suffix_values: Sequence[torch.Tensor],
-    layout: Layout,
+    suffix_keys: Sequence[torch.Tensor] | OwnPairs,
+    suffix_values: Sequence[torch.Tensor] | OwnPairs,
+    layout: Layout | Blocks,
 ) -> torch.Tensor:
     """out [Q, N, e] of the formula in reference.py, scale 1/sqrt(d); softmax in float32 or wider.
 
     `suffix_keys[i]` [at least Q, G, d] and `suffix_values[i]` [at least Q, G, e]: row r belongs to query r; empty at
-    step 0. `layout`: from `query_layout`, on the same device. Nothing here waits for the device.
+    step 0. `layout`, on the same device: from `query_layout`, or from `blocks`; then the Triton kernels run, and keys
+    and values are in the order of documents and positions. With `blocks` the
+    suffix may be an `OwnPairs`, given as both. Nothing here waits for the device.
     """
     count = query_QNd.shape[0]
+    if isinstance(layout, Blocks) and isinstance(suffix_keys, OwnPairs):
+        return TritonUnrolled.apply(query_QNd, key_CGd, value_CGe, layout, suffix_keys.buffers, *suffix_keys.tokens)
+    if isinstance(layout, Blocks):
+        own = [torch.stack([x[:count] for x in xs]) if xs else None for xs in (suffix_keys, suffix_values)]
+        return TritonAttention.apply(query_QNd, key_CGd, value_CGe, *own, layout)[0]
     suffix_QGkd = suffix_QGke = None
     if suffix_keys:
         suffix_QGkd = torch.stack([k[:count] for k in suffix_keys], dim=2)

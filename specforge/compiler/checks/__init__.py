@@ -30,8 +30,10 @@ from specforge.compiler.checks.strategy import strategy_has_its_features, strate
 from specforge.compiler.checks.topology import (
     device_known,
     dtype_suits_device,
+    low_watermark_below_high,
     pool_fits,
     retained_features_end,
+    server_holds_documents,
     watermark_holds_steps,
 )
 from specforge.compiler.checks.train import pack_holds_a_document
@@ -63,6 +65,8 @@ CHECKS: tuple[Check, ...] = (
     Check("device-unknown", "a topology's device is in the device table", ("train", "record"), device_known),
     Check("dtype-device", "a CPU computes in float32 or bfloat16", ("train", "record"), dtype_suits_device),
     Check("watermark-below-step", "two steps and a capture batch may wait", ("train",), watermark_holds_steps),
+    Check("watermark-low", "capture goes on below where it stops", ("train",), low_watermark_below_high),
+    Check("server-context", "documents fit what SGLang leaves of its context", ("train",), server_holds_documents),
     Check("retain-without-end", "retained features end with a checkpoint", ("train",), retained_features_end),
     Check("pool-too-small", "a store holds what its watermarks let wait", ("train",), pool_fits),
     Check("not-held-out", "an evaluation reads other rows than training", ("evaluate",), evaluation_held_out),

@@ -8,7 +8,7 @@ from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.dsl.node import problem_of, written
 from specforge.dsl.problem import Problem
-from specforge.dsl.source import Conversations
+from specforge.dsl.source import Conversations, files_of
 
 
 def capture_layers_exist(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
@@ -23,16 +23,18 @@ def capture_layers_exist(node: Node, graph: Graph, facts: Facts) -> Iterator[Pro
 
 
 def capture_length_fits(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    source, geometry = node.spec.source, facts.world.geometry(node.spec.target)
-    if source.max_length > geometry.max_position_embeddings:
-        what = f"{type(source).__name__}.max_length is {source.max_length}, and the context of {node.spec.target.name}"
-        what += f" is {geometry.max_position_embeddings}"
-        fix = f"set max_length={geometry.max_position_embeddings} or less"
-        yield problem_of(source, "max_length", "length-beyond-context", what, fix)
+    target, most = node.spec.target, facts.world.geometry(node.spec.target).max_position_embeddings
+    for source in files_of(node.spec.source):
+        if source.max_length > most:
+            what = (
+                f"{type(source).__name__}.max_length is {source.max_length}, and the context of {target.name} is {most}"
+            )
+            yield problem_of(source, "max_length", "length-beyond-context", what, f"set max_length={most} or less")
 
 
 def capture_needs_tokenizer(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    source, target = node.spec.source, node.spec.target
-    if isinstance(source, Conversations) and target.random_weights:
-        what = f"Conversations({source.path!r}) is text, and {target.name} with random weights has no tokenizer"
-        yield Problem(written(source).line, "tokenizer-missing", what, "use Prompts with tokenised rows")
+    target = node.spec.target
+    for source in files_of(node.spec.source):
+        if isinstance(source, Conversations) and target.random_weights:
+            what = f"Conversations({source.path!r}) is text, and {target.name} with random weights has no tokenizer"
+            yield Problem(written(source).line, "tokenizer-missing", what, "use Prompts with tokenised rows")

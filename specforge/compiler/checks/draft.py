@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specforge.compiler.draft_heads import draft_heads
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.dsl.node import problem_of
@@ -21,8 +22,8 @@ def draft_vocabulary_fits(node: Node, graph: Graph, facts: Facts) -> Iterator[Pr
 
 def draft_heads_divide(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
     draft, target = node.spec.draft, node.spec.features.target
-    geometry, given = facts.world.geometry(target), (draft.num_heads, draft.num_kv_heads)
-    heads, kv_heads = given[0] or geometry.num_heads, given[1] or geometry.num_kv_heads
+    derived, given = draft_heads(facts.world.geometry(target)), (draft.num_heads, draft.num_kv_heads)
+    heads, kv_heads = given[0] or derived.num_heads, given[1] or derived.num_kv_heads
     if None in given and heads % kv_heads:
         name, other = ("num_heads", "num_kv_heads") if given[0] else ("num_kv_heads", "num_heads")
         what = f"Draft.{name} is {getattr(draft, name)}, and {other}={kv_heads if given[0] else heads}, the target's,"

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.dsl.node import problem_of, written
 from specforge.dsl.problem import Problem
-from specforge.dsl.source import Recorded, Source
+from specforge.dsl.source import Recorded, files_of
 
 
 def evaluation_held_out(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    source, trained = node.spec.source, facts.train.features.source
-    if _rows(source, facts) == _rows(trained, facts):
+    pairs = itertools.product(files_of(node.spec.source), files_of(facts.train.features.source))
+    same = ((s, t) for s, t in pairs if _rows(s, facts) == _rows(t, facts))
+    for source, trained in itertools.islice(same, 1):
         what = f"Evaluate.source reads {source.path!r}, and the draft is trained on the same rows: {trained.path!r}"
         fix = "give it a file of rows that training does not read"
         yield problem_of(node.spec, "source", "not-held-out", what, fix)
 
 
-def _rows(source: Source, facts: Facts) -> str:
+def _rows(source: Any, facts: Facts) -> str:
     """What tells the rows of one source from those of another."""
     if isinstance(source, Recorded):
         return facts.world.recording(source).conditions.source

@@ -8,12 +8,16 @@ from specforge.compiler.devices import DEVICES
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.compiler.passes.size_buffers import bytes_per_document, least_documents, retained_documents
+from specforge.dsl.engine import SGLang
 from specforge.dsl.node import problem_of
 from specforge.dsl.output import Checkpoint
 from specforge.dsl.problem import Problem
 from specforge.dsl.rule import nearest
+from specforge.dsl.source import Recorded
 
 GIB = 2**30
+# slots of its context that SGLang reserves beyond a prompt
+SGLANG_RESERVED = 7
 
 
 def device_known(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
@@ -40,6 +44,30 @@ def watermark_holds_steps(node: Node, graph: Graph, facts: Facts) -> Iterator[Pr
         what += f"batch of {facts.capture_documents} are {least}: the run would stand still"
         fix = f"set high_watermark={least} or more, or leave it out"
         yield problem_of(facts.disaggregated, "high_watermark", "watermark-below-step", what, fix)
+
+
+def low_watermark_below_high(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    """Where both are given, the node says so itself."""
+    if not facts.apart or facts.disaggregated.low_watermark is None or facts.disaggregated.high_watermark is not None:
+        return
+    low, high = facts.disaggregated.low_watermark, least_documents(facts)
+    if high is not None and low >= high:
+        what = f"Disaggregated.low_watermark is {low}, and capture stops at {high} documents, two optimizer steps and "
+        what += "a capture batch: it would never rest"
+        fix = f"set low_watermark below {high}, or high_watermark above {low}"
+        yield problem_of(facts.disaggregated, "low_watermark", "watermark-low", what, fix)
+
+
+def server_holds_documents(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    """A document beyond the target's whole context is another rule's."""
+    source, context = facts.train.features.source, facts.geometry.max_position_embeddings
+    if isinstance(source, Recorded):
+        return
+    most = context - SGLANG_RESERVED
+    if isinstance(facts.engine, SGLang) and most < source.max_length <= context:
+        what = f"{type(source).__name__}.max_length is {source.max_length}, and SGLang keeps {SGLANG_RESERVED} tokens "
+        what += f"of its context of {context}"
+        yield problem_of(source, "max_length", "server-context", what, f"set max_length={most} or less")
 
 
 def retained_features_end(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:

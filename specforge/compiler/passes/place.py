@@ -8,7 +8,7 @@ from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph
 
 TRAINER, CAPTURE, DATA, RECORDER = "trainer", "capture", "data", "recorder"
-APART = {"capture": CAPTURE, "conversations": DATA, "prompts": DATA}
+APART = {"capture": CAPTURE, "conversations": DATA, "prompts": DATA, "mix": DATA}
 
 
 def place(graph: Graph, facts: Facts) -> Graph:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import attrs
 
+from specforge.compiler.draft_heads import draft_heads
 from specforge.compiler.facts import Facts
 from specforge.dsl.capture import Policy
 from specforge.dsl.feature import Feature
@@ -50,13 +51,14 @@ class Eagle3Knowledge:
     def draft(self, facts: Facts, aux_layers: tuple[int, ...]) -> DraftSettings:
         """The draft, resolved: sizes that the recipe leaves out are the target's."""
         geometry, wanted, options = facts.geometry, facts.train.draft, facts.train.strategy
+        heads = draft_heads(geometry)
         settings = DraftSettings(
             architecture="LlamaForCausalLMEagle3",
             hidden_size=geometry.hidden_size,
             intermediate_size=wanted.intermediate_size or geometry.intermediate_size,
-            num_heads=wanted.num_heads or geometry.num_heads,
-            num_kv_heads=wanted.num_kv_heads or geometry.num_kv_heads,
-            head_dim=wanted.head_dim or geometry.head_dim,
+            num_heads=wanted.num_heads or heads.num_heads,
+            num_kv_heads=wanted.num_kv_heads or heads.num_kv_heads,
+            head_dim=wanted.head_dim or heads.head_dim,
             vocab_size=geometry.vocab_size,
             draft_vocab_size=wanted.vocab_size or min(DEFAULT_DRAFT_VOCABULARY, geometry.vocab_size),
             target_hidden_size=geometry.hidden_size,

@@ -24,8 +24,11 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """[1, R, N, D]: a row attends to rows of its own document before it, and to itself.
 
-    `given`: `document_lengths`, and of the target's own `scaling` and `sliding_window`.
+    `given`: `document_lengths`, and of the target's own `scaling` and `sliding_window`. ValueError for a `softcap` of
+    the scores, which no fused attention has.
     """
+    if given.get("softcap") is not None:
+        raise ValueError(f"its scores are soft-capped at {given['softcap']:g}")
     lengths, window = list(given["document_lengths"]), given.get("sliding_window")
     parts = [tensor.split(lengths, dim=2) for tensor in (query_1NRD, key_1GRD, value_1GRD)]
     attended = []

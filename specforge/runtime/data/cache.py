@@ -14,8 +14,9 @@ import tokenizers
 import transformers
 from transformers import PreTrainedTokenizerBase
 
-from specforge.runtime.data.chat_template import ChatTemplate
+from specforge.runtime.data.mix import mix
 from specforge.runtime.data.prepared import Prepared, read_prepared, to_bytes
+from specforge.runtime.data.renderer import chat_template
 from specforge.runtime.data.source import prepare
 from specforge.runtime.writing import writing
 from specforge.settings import SourceSettings
@@ -36,6 +37,9 @@ class Preparation:
     def key(self) -> str:
         """sha256 (hex) of whatever changes tokens: the file's content (not its name), settings, tokenizer, template."""
         source = self.source
+        if source.parts:
+            keys = [part.key for part in self.parts]
+            return _digest_of({"format": FORMAT, "parts": keys, "weights": source.weights, "seed": source.seed})
         inputs = {
             "format": FORMAT,
             "file": _file_digest(self.base / source.path),
@@ -43,7 +47,12 @@ class Preparation:
             "tokenizer": self._tokenizer() if source.kind == "conversations" else None,
             "vocab_size": self.vocab_size,
         }
-        return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+        return _digest_of(inputs)
+
+    @property
+    def parts(self) -> tuple[Preparation, ...]:
+        """The preparations of what a mix mixes."""
+        return tuple(attrs.evolve(self, source=part) for part in self.source.parts)
 
     @property
     def tokenizer_digest(self) -> str:
@@ -57,7 +66,7 @@ class Preparation:
             return None
         return {
             "content": self.tokenizer.backend_tokenizer.to_str(),
-            "template": ChatTemplate(self.tokenizer, self.source.chat_template).text,
+            "template": chat_template(self.source, self.tokenizer).text,
             "special": {k: str(v) for k, v in self.tokenizer.special_tokens_map.items()},
             "versions": [tokenizers.__version__, transformers.__version__],
         }
@@ -69,6 +78,8 @@ def prepared(preparation: Preparation, folder: Path) -> Prepared:
     Files are written whole or not at all, so any number of runs may share a folder. A file that cannot be read is made
     anew. Raises what `prepare` raises; nothing is kept of a source that raises. WriteError where it cannot be kept.
     """
+    if preparation.source.parts:
+        return _mixed(preparation, folder)
     key = preparation.key
     path = folder / f"{key}.safetensors"
     found = _load(path)
@@ -76,10 +87,25 @@ def prepared(preparation: Preparation, folder: Path) -> Prepared:
         return attrs.evolve(found, report=attrs.evolve(found.report, path=preparation.source.path))
     p = preparation
     made = prepare(p.source, p.base, p.tokenizer, p.vocab_size)
-    with writing(f"the tokenised rows of {preparation.source.path}", folder):
-        _write(folder / f"{key}.json", json.dumps(made.report.to_dict(), indent=1, ensure_ascii=False).encode())
+    return _kept(made, path)
+
+
+def _mixed(preparation: Preparation, folder: Path) -> Prepared:
+    """A mix is quickly made of its parts, so it is made each time; its file is for the other processes of a run."""
+    made = mix(preparation.source, [prepared(part, folder) for part in preparation.parts])
+    return _kept(made, folder / f"{preparation.key}.safetensors")
+
+
+def _kept(made: Prepared, path: Path) -> Prepared:
+    with writing(f"the tokenised rows of {made.report.path}", path.parent):
+        report = json.dumps(made.report.to_dict(), indent=1, ensure_ascii=False)
+        _write(path.with_suffix(".json"), report.encode())
         _write(path, to_bytes(made))
     return attrs.evolve(made, file=path)
+
+
+def _digest_of(inputs: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def _load(path: Path) -> Prepared | None:

@@ -36,7 +36,10 @@ class ChatTemplate:
                 "save a fast one (tokenizer.json) into the target's folder"
             )
         if override is None and not tokenizer.chat_template:
-            raise ValueError("the tokenizer has no chat template; give one: Conversations(..., chat_template='...')")
+            raise ValueError(
+                "the tokenizer has no chat template; give one: Conversations(..., chat_template='...'), or name the "
+                "family of the model: chat_family='...'"
+            )
         text = tokenizer.get_chat_template(override)
         self.tokenizer = tokenizer
         self.text = FIXED_DATE + text if "strftime_now" in text else text

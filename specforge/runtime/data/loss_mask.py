@@ -43,10 +43,7 @@ def render(conversation: Conversation, template: ChatTemplate, last_turn_only: b
     growing prefixes, each of which must be a prefix of the whole. Raises RowFault where neither tells. With
     `last_turn_only` nothing is asked of the earlier replies: a template may render them otherwise.
     """
-    for number, message in enumerate(conversation.messages, start=1):
-        found = template.control.search(message["content"] + message.get("reasoning_content", ""))
-        if found:  # it would become a real control token, and with it a turn that nobody took
-            raise RowFault("control token in a message", f"turn {number} holds {found[0]!r}")
+    refuse_control(conversation, template)
     text = template.render(conversation.messages, conversation.tools)
     taken = slice(-1, None) if last_turn_only else slice(None)
     turns = _marked(conversation, template, text) if template.has_markers else None
@@ -58,6 +55,14 @@ def render(conversation: Conversation, template: ChatTemplate, last_turn_only: b
     finished = conversation.finished[taken]
     ends = [_end(text, turn, whole, keep_tail=tells_end) for turn, whole in zip(turns, finished)]
     return Rendered(text, tuple((turn.start, end) for turn, end in zip(turns, ends)))
+
+
+def refuse_control(conversation: Conversation, template: ChatTemplate) -> None:
+    """Raises RowFault where a message holds a control token: it would become a real one, and a turn nobody took."""
+    for number, message in enumerate(conversation.messages, start=1):
+        found = template.control.search(message["content"] + message.get("reasoning_content", ""))
+        if found:
+            raise RowFault("control token in a message", f"turn {number} holds {found[0]!r}")
 
 
 def token_mask(spans: tuple[tuple[int, int], ...], offsets_T2: np.ndarray) -> np.ndarray:

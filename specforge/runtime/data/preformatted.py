@@ -31,9 +31,17 @@ def reply_marks(template: ChatTemplate) -> ReplyMarks:
     if not header or not tail:
         raise ValueError(
             "preformatted rows need a chat template that opens and ends a reply, to find replies by; this one writes "
-            f"{header!r} before and {tail!r} behind. Give another: Conversations(..., chat_template='...')"
+            f"{header!r} before and {tail!r} behind. Give another: Conversations(..., chat_template='...'), "
+            "or name the marks: reply_header='...', reply_end='...'"
         )
-    return ReplyMarks(opened[len(before) :], tail.rstrip() or tail)
+    marks = ReplyMarks(opened[len(before) :], tail.rstrip() or tail)
+    twice = template.render([QUESTION, {"role": "assistant", "content": REPLY}] * 2)
+    if twice.count(f"{REPLY}{marks.end}") != 2:  # a reply would be taken to reach over the next question
+        raise ValueError(
+            f"preformatted rows need a chat template that ends every reply alike; this one ends the last with {tail!r} "
+            "and earlier ones otherwise. Name the marks: Conversations(..., reply_header='...', reply_end='...')"
+        )
+    return marks
 
 
 def preformatted(value: Any, marks: ReplyMarks, last_turn_only: bool = False) -> Rendered:
@@ -58,5 +66,5 @@ def preformatted(value: Any, marks: ReplyMarks, last_turn_only: bool = False) ->
         at = len(text) if stop < 0 else stop + len(marks.end)
         spans.append((begin, at))
     if not spans:
-        raise RowFault("no reply in the text", f"{marks.header!r} does not stand in it")
+        raise RowFault("no reply in the text", f"{marks.header!r} does not stand in it", text)
     return Rendered(text, tuple(spans[-1:] if last_turn_only else spans))

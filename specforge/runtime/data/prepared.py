@@ -18,13 +18,15 @@ from specforge.runtime.data.report import Report
 class Prepared:
     """The documents of a source in file order: `documents[i].index == i`, and it was row `rows[i]` of the file.
 
-    `file`: where it is kept, None for what is in memory only.
+    `file`: where it is kept, None for what is in memory only. `parts`: of a mix the part that a document is from,
+    by its place in `report.parts`; documents are part after part then, and may be there more than once.
     """
 
     documents: tuple[Document, ...]
     rows: tuple[int, ...]
     report: Report
     file: Path | None = None
+    parts: tuple[int, ...] = ()
 
     def length(self, document: int) -> int:
         """Tokens of a document."""
@@ -32,7 +34,8 @@ class Prepared:
 
     def describe(self, document: int) -> str:
         """How the user finds a document: "row 12 of chats.jsonl"."""
-        return f"row {self.rows[document]} of {self.report.path}"
+        report = self.report.parts[self.parts[document]] if self.parts else self.report
+        return f"row {self.rows[document]} of {report.path}"
 
 
 def to_bytes(made: Prepared) -> bytes:
@@ -52,7 +55,7 @@ def read_prepared(path: Path) -> Prepared:
     ends = np.cumsum(stored["lengths"])[:-1]
     pairs = zip(np.split(stored["tokens"], ends), np.split(stored["loss_mask"], ends))
     documents = tuple(Document(i, tokens, mask) for i, (tokens, mask) in enumerate(pairs))
-    return Prepared(documents, tuple(stored["rows"].tolist()), report, path)
+    return Prepared(documents, tuple(stored["rows"].tolist()), report, path, tuple(stored["parts"].tolist()))
 
 
 def _arrays(made: Prepared) -> dict[str, np.ndarray]:
@@ -61,4 +64,5 @@ def _arrays(made: Prepared) -> dict[str, np.ndarray]:
         "loss_mask": np.concatenate([d.loss_mask for d in made.documents]),
         "lengths": np.array([len(d.tokens) for d in made.documents], np.int64),
         "rows": np.array(made.rows, np.int64),
+        "parts": np.array(made.parts, np.int64),
     }

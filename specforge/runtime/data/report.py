@@ -8,11 +8,18 @@ import attrs
 import cattrs
 
 SHOWN_ROWS = 3
+SHOWN_TEXT = 600
 
 
 def counted(count: int, noun: str) -> str:
     """A count with its noun: 1 row, 1,200 rows."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def short(text: str) -> str:
+    """The beginning of a rendered row, indented as the lines of a message are."""
+    text = text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}... ({len(text):,} characters)"
+    return text.replace("\n", "\n  ")
 
 
 @attrs.frozen
@@ -30,6 +37,7 @@ class Report:
     """What a preparation kept. `tokens` and `supervised` (rows that carry loss) are those of the kept documents.
 
     `truncated` counts kept documents that lost tokens to max_length. `dropped` is sorted by count.
+    Of a mix `parts` are the reports of what it mixes, where rows were dropped and cut; the counts are of its documents.
     """
 
     path: str
@@ -39,6 +47,7 @@ class Report:
     tokens: int
     supervised: int
     truncated: int
+    parts: tuple[Report, ...] = ()
 
     @property
     def share(self) -> float:
@@ -47,6 +56,11 @@ class Report:
 
     def text(self) -> str:
         """A few lines for a terminal."""
+        if self.parts:
+            supervised = f"{self.supervised:,} supervised ({self.share:.1%})"
+            mixed = f"{self.path}: {counted(self.kept, 'document')} an epoch"
+            lines = [*(part.text() for part in self.parts), mixed, f"  {counted(self.tokens, 'token')}, {supervised}"]
+            return "\n".join(lines)
         lines = [
             f"{self.path}: {counted(self.rows, 'row')}, {self.kept:,} kept, {self.rows - self.kept:,} dropped",
             f"  {counted(self.tokens, 'token')}, {self.supervised:,} supervised ({self.share:.1%})"

@@ -7,28 +7,24 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from specforge.runtime.data.chat_template import ChatTemplate
-from specforge.runtime.data.conversation import conversation
-from specforge.runtime.data.loss_mask import Rendered, render, token_mask
+from specforge.runtime.data.loss_mask import Rendered, token_mask
 from specforge.runtime.data.pack import Document
-from specforge.runtime.data.preformatted import preformatted, reply_marks
 from specforge.runtime.data.prepared import Prepared
 from specforge.runtime.data.prompts import prompt
-from specforge.runtime.data.report import Report, Tally, counted
+from specforge.runtime.data.renderer import chat_template, rendered
+from specforge.runtime.data.report import Report, Tally, counted, short
 from specforge.runtime.data.row_fault import RowFault
 from specforge.runtime.data.rows import Row, read_rows
 from specforge.settings import SourceSettings
 
 TOKENISE_ROWS = 256
-SHOWN_TEXT = 600
 UNSUPERVISED = "no supervised tokens"
 ONLY_LAST = "only the last token is supervised, and it never counts: no token follows it"
 UNSUPERVISED_TRUNCATED = "no supervised tokens left by max_length"
@@ -65,9 +61,8 @@ def prepare(source: SourceSettings, base: Path, tokenizer: PreTrainedTokenizerBa
     if source.kind == "conversations":
         if tokenizer is None:
             raise ValueError(f"{source.path}: conversations need the target's tokenizer, and there is none")
-        template = ChatTemplate(tokenizer, source.chat_template)
-        rendered = _rendered(counted(), _renderer(source, template), tally)
-        tokenised = _conversations(rendered, tokenizer)
+        template = chat_template(source, tokenizer)
+        tokenised = _conversations(rendered(counted(), source, template, tally), tokenizer)
     else:
         tokenised = _prompts(counted(), vocab_size, tally)
     for row in tokenised:
@@ -110,9 +105,9 @@ def _prompts(rows: Iterable[Row], vocab_size: int, tally: Tally) -> Iterator[_To
 
 
 def _conversations(
-    rendered: Iterator[tuple[int, Rendered]], tokenizer: PreTrainedTokenizerBase
+    texts_of_rows: Iterator[tuple[int, Rendered]], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[_Tokenised]:
-    while some := list(itertools.islice(rendered, TOKENISE_ROWS)):
+    while some := list(itertools.islice(texts_of_rows, TOKENISE_ROWS)):
         texts = [text.text for _, text in some]
         encoded = tokenizer(
             texts,
@@ -127,34 +122,17 @@ def _conversations(
             yield _Tokenised(number, np.array(ids, np.int32), mask_T, text.text)
 
 
-def _renderer(source: SourceSettings, template: ChatTemplate) -> Callable[[Any], Rendered]:
-    """What makes text and supervised spans of a row."""
-    last = source.last_turn_only
-    if source.preformatted:
-        marks = reply_marks(template)
-        return lambda value: preformatted(value, marks, last)
-    return lambda value: render(conversation(value), template, last)
-
-
-def _rendered(rows: Iterable[Row], renderer: Callable[[Any], Rendered], tally: Tally) -> Iterator[tuple[int, Rendered]]:
-    for row in rows:
-        try:
-            yield row.number, renderer(row.value)
-        except RowFault as fault:
-            tally.drop(row.number, fault.reason, fault.detail)
-
-
 def _nothing_left(source: SourceSettings, report: Report, first: Row, shown: _Tokenised | None) -> str:
     """The message for a source of which every row was dropped: the counts, one row as it is seen here, and the fix."""
     lost = "its only row was" if report.rows == 1 else f"all {report.rows:,} rows were"
     lines = [f"{source.path}: {lost} dropped, nothing is left to train on"]
     lines += [f"  {line}" for line in report.reasons()]
     if shown is None:
-        lines += [f"row {first.number} of the file:", f"  {_short(json.dumps(first.value, ensure_ascii=False))}"]
+        lines += [f"row {first.number} of the file:", f"  {short(json.dumps(first.value, ensure_ascii=False))}"]
     elif shown.text:
-        lines += [f"row {shown.number} renders to:", f"  {_short(shown.text)}"]
+        lines += [f"row {shown.number} renders to:", f"  {short(shown.text)}"]
     else:
-        lines += [f"row {shown.number} holds the tokens:", f"  {_short(str(shown.tokens_T.tolist()))}"]
+        lines += [f"row {shown.number} holds the tokens:", f"  {short(str(shown.tokens_T.tolist()))}"]
     if shown is not None:
         lines += [f"its mask, {counted(len(shown.mask_T), 'token')} (1: supervised), cut at {source.max_length}:"]
         lines += [f"  {_runs(shown.mask_T)}"]
@@ -178,11 +156,6 @@ def _fix(source: SourceSettings, reason: str) -> str:
         'rows are {"messages": [{"role", "content"}, ...]} or {"conversations": [{"from", "value"}, ...]}, '
         "user and assistant in turn, user first"
     )
-
-
-def _short(text: str) -> str:
-    text = text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}... ({len(text):,} characters)"
-    return text.replace("\n", "\n  ")
 
 
 def _runs(mask_T: np.ndarray) -> str:

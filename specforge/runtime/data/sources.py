@@ -27,7 +27,8 @@ def prepare_sources(
     """
     distinct = dict.fromkeys(sources)
     tokenizer: PreTrainedTokenizerBase | None = None
-    if any(isinstance(source, SourceSettings) and source.kind == "conversations" for source in distinct):
+    texts = [source for source in distinct if isinstance(source, SourceSettings)]
+    if any(part.kind == "conversations" for source in texts for part in source.files):
         tokenizer = load_tokenizer(target, base)
     for source in distinct:
         if isinstance(source, CkptSettings):

@@ -39,6 +39,7 @@ class CachedTarget:
     def __init__(self, target: TargetModel, layers: Sequence[int], rows: int) -> None:
         self.decoder, self.head_VH = target.decoder, target.head_VH
         self.layers = tuple(layers)
+        self.after_head = target.settings.geometry.logits
         self.config = target.model.config.get_text_config()
         # Without a config every layer keeps all its entries; the masks do the windowing.
         self.cache = DynamicCache()
@@ -81,7 +82,12 @@ class CachedTarget:
 
     def logits(self, last_BSH: torch.Tensor) -> torch.Tensor:
         """[B, S, V], in the model's dtype."""
-        return functional.linear(last_BSH, self.head_VH)
+        logits_BSV = functional.linear(last_BSH, self.head_VH)
+        if self.after_head.scale != 1:
+            logits_BSV = logits_BSV * self.after_head.scale
+        if self.after_head.softcap is not None:
+            logits_BSV = torch.tanh(logits_BSV / self.after_head.softcap) * self.after_head.softcap
+        return logits_BSV
 
     def commit(self, stands_BS: torch.Tensor) -> None:
         """Keep the entries of the last forward where True; hide the others from their row for ever."""

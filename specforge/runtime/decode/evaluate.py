@@ -19,6 +19,7 @@ from specforge.runtime.decode.speculative import GREEDY, Decoded, Limits, decode
 from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
 from specforge.runtime.memory import memory
 from specforge.runtime.target import Placement, TargetModel, load_target, load_tokenizer
+from specforge.settings import SourceSettings
 
 WARM_UP_TOKENS = 8
 
@@ -171,8 +172,8 @@ def _end_tokens(target: TargetModel) -> tuple[int, ...]:
 def _chat_template(saved: SavedDraft) -> ChatTemplate:
     """The template that the run trained with: its source's own, else the tokenizer's."""
     plan = saved.checkpoint.plan
-    sources = plan.ops("conversations")
-    override = sources[0].settings.chat_template if sources else None
+    sources = [part for op in plan.ops() if isinstance(op.settings, SourceSettings) for part in op.settings.files]
+    override = next((part.chat_template for part in sources if part.kind == "conversations"), None)
     return ChatTemplate(load_tokenizer(plan.target, saved.base), override)
 
 

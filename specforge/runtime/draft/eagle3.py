@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from specforge_kernels.split_rotate import rotate
 from torch import nn
 
-from specforge.runtime.draft.layers import MLP, RMSNorm, Rotary, linear, rotate
+from specforge.runtime.draft.layers import MLP, RMSNorm, Rotary, linear
 from specforge.settings import DraftSettings
 
 FUSED_LAYERS = 3

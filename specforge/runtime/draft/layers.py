@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from specforge_kernels.implementation import implementation
+from specforge_kernels.rms_norm import rms_norm
+from specforge_kernels.swiglu import gated_down
 from torch import nn
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
@@ -32,6 +35,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == self.weight.dtype and implementation(x.device, x.dtype) == "triton":
+            return rms_norm(x, self.weight, self.eps)
         return _RMSNorm.apply(x, self.weight, self.eps)
 
 
@@ -71,10 +76,13 @@ class MLP(nn.Module):
         self.gate_proj = linear(hidden, intermediate)
         self.up_proj = linear(hidden, intermediate)
         self.down_proj = linear(intermediate, hidden)
-        self.act = ACT2FN[act]
+        self.act, self.silu = ACT2FN[act], act in ("silu", "swish")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        if self.silu and implementation(x.device, x.dtype) == "triton":
+            return gated_down(gate, up, self.down_proj.weight)
+        return self.down_proj(self.act(gate) * up)
 
 
 class Rotary(nn.Module):
@@ -100,28 +108,6 @@ class Rotary(nn.Module):
         """cos, sin [..., 1, h] for int positions [...]: they broadcast over heads."""
         angles = positions[..., None, None].to(torch.float32) * self.inv_freq
         return angles.cos() * self.scaling, angles.sin() * self.scaling
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Half-split rotation of x [..., N, 2h]; computed in the wider of x's dtype and float32, returned in x's."""
-    return _Rotate.apply(x, cos, sin)
-
-
-class _Rotate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _turn(x, cos, sin)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        cos, sin = ctx.saved_tensors
-        return _turn(grads[0], cos, -sin), None, None
-
-
-def _turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    low, high = x.chunk(2, dim=-1)
-    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(x.dtype)
 
 
 def _frequencies(settings: DraftSettings) -> tuple[torch.Tensor, float]:

@@ -224,7 +224,7 @@ def _resume(plan: Plan, resumed: _Resumed, settings: TrainSettings) -> State:
 def _step(draft: Eagle3Draft, head: TargetHead, settings: Eagle3Settings) -> Step:
     """A micro-step of `draft`, normalised by the window of its optimizer step."""
 
-    micro_step = Eagle3Step(draft, head.head_VH, settings)
+    micro_step = Eagle3Step(draft, head.head_VH, settings, head.logits)
 
     def step(batch: Batch, window: Window) -> StepResult:
         return micro_step(batch, window.supervised, window.micro_steps)

@@ -22,22 +22,26 @@ sum over b = 0, 512, ... < Q_k of min(512, Q_k-b)·min(b+512, Q_k). At most 512 
 from __future__ import annotations
 
 import torch
-from specforge_kernels.soft_target_loss import LK, lk_loss, soft_target_loss, teacher
-from specforge_kernels.ttt_attention import ttt_attention
+from specforge_kernels.implementation import implementation as chosen
+from specforge_kernels.soft_target_loss import LK, AfterHead, lk_loss, soft_target_loss, teacher
+from specforge_kernels.split_rotate import rotate, split_rotate
+from specforge_kernels.ttt_attention import OwnPairs, ttt_attention
 
 from specforge.runtime.data.batch import Batch
 from specforge.runtime.draft.eagle3 import Eagle3Draft
-from specforge.runtime.draft.layers import rotate
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.step.rows import RowPlan, row_plan
 from specforge.runtime.step.take import take
-from specforge.settings import Eagle3Settings
+from specforge.settings import Eagle3Settings, Logits
 
+PLAIN = Logits()
 SUMS = ("ploss_K", "correct_K", "rows_K", "acceptance_K", "kept_K")
 
 
 class Eagle3Step:
-    """Callable: one micro-step. `head_VH`: the target's LM head, a plain matrix.
+    """Callable: one micro-step. `head_VH`: the target's LM head; `logits`: what the target does after it.
+
+    `implementation` of the hot parts: "auto" is Triton on a GPU in bfloat16, else PyTorch.
 
     `StepResult.sums` per TTT step k: `ploss_K`, cross-entropy over rows whose teacher argmax is in the draft
     vocabulary, normalised as the loss is but without decay, or with `lk` that loss without decay; `correct_K`, top
@@ -45,8 +49,16 @@ class Eagle3Step:
     rows whose teacher argmax is in the draft vocabulary.
     """
 
-    def __init__(self, draft: Eagle3Draft, head_VH: torch.Tensor, settings: Eagle3Settings) -> None:
-        self.draft, self.head_VH, self.settings = draft, head_VH, settings
+    def __init__(
+        self,
+        draft: Eagle3Draft,
+        head_VH: torch.Tensor,
+        settings: Eagle3Settings,
+        logits: Logits = PLAIN,
+        implementation: str = "auto",
+    ) -> None:
+        self.draft, self.head_VH, self.settings, self.implementation = draft, head_VH, settings, implementation
+        self.after = AfterHead(logits.scale, logits.softcap)
 
     def __call__(self, batch: Batch, tokens_total: int, micro_steps: int = 1) -> StepResult:
         """`tokens_total`: N, supervised rows of the optimizer step; `micro_steps`: its packs. Both over all ranks.
@@ -59,10 +71,13 @@ class Eagle3Step:
         """
         if batch.pack.supervised == 0:
             return StepResult(self._zero(), dict(zip(SUMS, self._no_sums())))
-        host = row_plan(batch.pack, self.settings.ttt_length, cuda=batch.tokens_R.is_cuda)
+        weight, width = self.draft.fc.weight, self.draft.settings.head_dim
+        kind = chosen(weight.device, weight.dtype, self.implementation, width)
+        host = row_plan(batch.pack, self.settings.ttt_length, batch.tokens_R.is_cuda, kind == "triton")
         rows = host.to(batch.tokens_R.device)
         draft, settings = self.draft, self.settings
-        taught = teacher(batch.last_RH.index_select(0, rows.last_U), self.head_VH, draft.kept_ids_d)
+        last_UH = batch.last_RH.index_select(0, rows.last_U)
+        taught = teacher(last_UH, self.head_VH, draft.kept_ids_d, implementation=kind, after=self.after)
         inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
         share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (host.rows * micro_steps)
         weight_W = torch.pow(settings.position_decay, rows.step_W.to(torch.float64)) * share * inside_W
@@ -77,7 +92,8 @@ class Eagle3Step:
             decay_K = torch.pow(
                 settings.position_decay, torch.arange(settings.ttt_length, dtype=torch.float64, device=counted_W.device)
             )
-            loss = lk_loss(*arguments, self._lk(weight_W, counted_W, rows, decay_K / micro_steps), draft.d2t)
+            objective = self._lk(weight_W, counted_W, rows, decay_K / micro_steps)
+            loss = lk_loss(*arguments, objective, draft.d2t)
         inside_W = inside_W.to(torch.float64)
         per_row = (
             loss.ce_W * inside_W * share,
@@ -119,9 +135,13 @@ class Eagle3Step:
             key_CGD = torch.cat([key_CGD, rotate(key_rest, *(t[first : rows.context] for t in turn))])
             value_CGD = torch.cat([value_CGD, value_rest])
 
+        if rows.keys_C is not None:
+            key_CGD, value_CGD = (take(x[: rows.context], rows.keys_C) for x in (key_CGD, value_CGD))
+
         hidden_QH, states = hidden_CH[:first], []
         own_keys: list[torch.Tensor] = []
         own_values: list[torch.Tensor] = []
+        pairs: OwnPairs | None = None
         for k, step in enumerate(rows.steps):
             if k > 0:
                 hidden_QH = hidden_QH[: step.kept]
@@ -129,9 +149,15 @@ class Eagle3Step:
                 qkv = torch.addmm(embedded, layer.hidden_norm(hidden_QH), from_hidden.t())
                 turn = draft.rotary(rows.position_C[: step.kept] + k)
                 query_QND, own_key, own_value = self._rotated(qkv.view(step.kept, -1, width), *turn)
-                own_keys.append(own_key)
-                own_values.append(own_value)
-            attended = ttt_attention(query_QND, key_CGD, value_CGD, own_keys, own_values, step.attention)
+                if rows.keys_C is None:
+                    own_keys.append(own_key)
+                    own_values.append(own_value)
+                else:
+                    if pairs is None:
+                        pairs = OwnPairs(len(rows.steps) - 1, own_key, own_value)
+                    pairs.append(own_key, own_value)
+            own = (own_keys, own_values) if pairs is None else (pairs, pairs)
+            attended = ttt_attention(query_QND, key_CGD, value_CGD, *own, step.attention)
             hidden_QH = draft.feedback(layer.finish(hidden_QH, attended.flatten(1)))
             states.append(hidden_QH if step.loss_at is None else take(hidden_QH, step.loss_at))
         states.append(hidden_QH.new_zeros(len(rows.step_W) - rows.loss, hidden_QH.shape[1]))
@@ -145,10 +171,8 @@ class Eagle3Step:
     def _rotated(
         self, qkv_QPD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        heads, kv_heads = self.draft.settings.num_heads, self.draft.settings.num_kv_heads
-        turned, value_QGD = qkv_QPD.split([heads + kv_heads, kv_heads], dim=1)
-        query_QND, key_QGD = rotate(turned, cos, sin).split([heads, kv_heads], dim=1)
-        return query_QND, key_QGD, value_QGD
+        settings = self.draft.settings
+        return split_rotate(qkv_QPD, (cos, sin), settings.num_heads, settings.num_kv_heads, self.implementation)
 
     def _zero(self) -> torch.Tensor:
         """0 with a graph, so that a micro-step without supervised rows gives every parameter a zero gradient."""

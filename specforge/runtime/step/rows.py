@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
-from specforge_kernels.ttt_attention import CPU_TILING, CUDA_TILING, Layout, key_layout, query_layout
+from specforge_kernels.ttt_attention import CPU_TILING, CUDA_TILING, Blocks, Layout, blocks, key_layout, query_layout
 
 from specforge.runtime.data.pack import Pack
 
@@ -36,7 +36,7 @@ class StepRows:
     loss: int
     ahead: Any
     loss_at: Any
-    attention: Layout
+    attention: Layout | Blocks
 
 
 @attrs.frozen(eq=False)
@@ -46,7 +46,8 @@ class RowPlan:
     `rows`: R, `supervised`: m's count. `context_C`: rows of the pack. `position_C`: inside the document. `token_C`:
     the row whose token is read at step 0. `steps`: as many as have rows, at most K. `last_U`: rows of the target's
     last hidden state, one per teacher row. `teacher_W`: teacher row of each loss row. `step_W`: its TTT step.
-    `context` and `loss`: how many of C and W are not padding.
+    `context` and `loss`: how many of C and W are not padding. `keys_C`: context rows by document and position, the
+    order in which the attention kernels want keys; None where they do not run.
     """
 
     rows: int
@@ -60,20 +61,28 @@ class RowPlan:
     last_U: Any
     teacher_W: Any
     step_W: Any
+    keys_C: Any = None
 
     def to(self, device: torch.device | str) -> RowPlan:
         """The same plan with its indices on `device`, in one copy."""
         arrays = [self.context_C, self.position_C, self.token_C, self.last_U, self.teacher_W, self.step_W]
+        arrays += [] if self.keys_C is None else [self.keys_C]
         for step in self.steps:
-            arrays += [step.ahead, *([] if step.loss_at is None else [step.loss_at]), *step.attention.indices[2:]]
+            own = step.attention.indices[step.attention.shared :]
+            arrays += [step.ahead, *([] if step.loss_at is None else [step.loss_at]), *own]
         if self.steps:
-            arrays += self.steps[0].attention.indices[:2]
-        whole = torch.from_numpy(np.concatenate(arrays))
+            arrays += self.steps[0].attention.indices[: self.steps[0].attention.shared]
+        whole = torch.from_numpy(np.concatenate([a.ravel() for a in arrays]))
         whole = whole.pin_memory() if torch.device(device).type == "cuda" else whole
-        parts = iter(whole.to(device, non_blocking=True).split([len(a) for a in arrays]))
+        parts = iter(whole.to(device, non_blocking=True).split([a.size for a in arrays]))
         context_C, position_C, token_C, last_U, teacher_W, step_W = (next(parts) for _ in range(6))
+        keys_C = None if self.keys_C is None else next(parts)
         uploaded = [
-            (next(parts), None if step.loss_at is None else next(parts), [next(parts) for _ in range(3)])
+            (
+                next(parts),
+                None if step.loss_at is None else next(parts),
+                [next(parts) for _ in step.attention.indices[step.attention.shared :]],
+            )
             for step in self.steps
         ]
         keys = tuple(parts)
@@ -90,11 +99,15 @@ class RowPlan:
             last_U=last_U,
             teacher_W=teacher_W,
             step_W=step_W,
+            keys_C=keys_C,
         )
 
 
-def row_plan(pack: Pack, ttt_length: int, cuda: bool = False) -> RowPlan:
-    """The rows of `pack` for `ttt_length` (K) steps; `cuda`: where attention will run, which decides its tiles."""
+def row_plan(pack: Pack, ttt_length: int, cuda: bool = False, kernels: bool = False) -> RowPlan:
+    """The rows of `pack` for `ttt_length` (K) steps; `cuda`: where attention will run, which decides its tiles.
+
+    `kernels`: attention runs in Triton.
+    """
     lengths = np.array(pack.lengths, np.int64)
     starts = np.cumsum(lengths) - lengths
     document_R = np.repeat(np.arange(len(lengths)), lengths)
@@ -113,7 +126,8 @@ def row_plan(pack: Pack, ttt_length: int, cuda: bool = False) -> RowPlan:
     teacher_R = np.cumsum(supervised_R) - 1
 
     document_C, position_C, last_step_C = document_R[context_C], position_R[context_C], last_step_R[context_C]
-    keys = key_layout(document_C, position_C, CUDA_TILING if cuda else CPU_TILING)
+    keys = None if kernels else key_layout(document_C, position_C, CUDA_TILING if cuda else CPU_TILING)
+    counts_D = np.bincount(document_C, minlength=len(lengths))
     multiple = CUDA_MULTIPLE if cuda else 1
     steps, teacher_W, kept = [], [], len(context_C)
     for k in range(ttt_length):
@@ -123,7 +137,8 @@ def row_plan(pack: Pack, ttt_length: int, cuda: bool = False) -> RowPlan:
         kept = min(kept, needed + -needed % multiple)
         at = np.flatnonzero(ahead_KR[k, context_C[:kept]])
         teacher_W.append(teacher_R[context_C[at] + k])
-        layout = query_layout(keys, document_C[:kept], position_C[:kept])
+        asking = document_C[:kept], position_C[:kept]
+        layout = blocks(*asking, counts_D) if keys is None else query_layout(keys, *asking)
         ahead = place_R[np.minimum(context_C[:kept] + k, len(document_R) - 1)]
         if needed < kept:
             ahead[needed:] = _others(ahead[:needed], steps[0].kept if steps else kept, kept - needed)
@@ -141,6 +156,7 @@ def row_plan(pack: Pack, ttt_length: int, cuda: bool = False) -> RowPlan:
         last_U=_filled(np.flatnonzero(supervised_R) + 1, multiple),
         teacher_W=_filled(np.concatenate([np.zeros(0, np.int64), *teacher_W]), multiple),
         step_W=_filled(np.repeat(np.arange(len(steps)), [s.loss for s in steps]), multiple),
+        keys_C=np.lexsort((position_C, document_C)) if kernels else None,
     )
 
 

@@ -6,13 +6,13 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from transformers import Gemma3Config, LlamaConfig, PretrainedConfig, Qwen3Config
+from transformers import Gemma2Config, Gemma3Config, LlamaConfig, PretrainedConfig, Qwen3Config
 
 from specforge.runtime.capture.transformers_engine import TransformersEngine
 from specforge.runtime.data.batch import Features
 from specforge.runtime.data.pack import Document
 from specforge.runtime.target import Placement, TargetModel, load_target
-from specforge.settings import CaptureSettings, Geometry, TargetSettings
+from specforge.settings import CaptureSettings, Geometry, Logits, TargetSettings
 
 pytestmark = pytest.mark.cpu
 LAYERS, VOCABULARY, HIDDEN = 4, 90, 32
@@ -174,6 +174,24 @@ def test_layers_that_packed_capture_does_not_know_are_named(target: TargetModel,
     engine = TransformersEngine(target, capture_settings(packed=True))
     assert not engine.packed
     assert "it has layers of chunked_attention, which packed capture does not know" in engine.note
+
+
+def test_scores_that_are_soft_capped_are_captured_padded(geometry: Geometry, tmp_path: Path) -> None:
+    Gemma2Config(**SIZES, architectures=["Gemma2ForCausalLM"]).to_json_file(tmp_path / "config.json", use_diff=False)
+    sizes = attrs.evolve(
+        geometry, num_layers=LAYERS, vocab_size=VOCABULARY, tied_embeddings=True, logits=Logits(softcap=30.0)
+    )
+    settings = TargetSettings("gemma2", None, "config.json", 5, sizes, 0)
+    target = load_target(settings, tmp_path, Placement("cpu", "float32"))
+    engine = TransformersEngine(target, capture_settings(packed=True))
+    assert not engine.packed
+    assert "its scores are soft-capped at 50" in engine.note
+    with pytest.raises(
+        ValueError, match=r"another geometry than the plan: logits is Logits\(scale=1.0, softcap=30.0\)"
+    ):
+        load_target(
+            attrs.evolve(settings, geometry=attrs.evolve(sizes, logits=Logits())), tmp_path, Placement("cpu", "float32")
+        )
 
 
 def test_the_target_keeps_its_own_attention(target: TargetModel) -> None:

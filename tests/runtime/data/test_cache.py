@@ -70,6 +70,8 @@ def changed(preparation, what, templates, kinds):
         "chat_template": templates["marked"],
         "last_turn_only": True,
         "preformatted": True,
+        "reply_header": "<|im_start|>assistant",
+        "reply_end": "<|im_end|>",
     }[what]
     return attrs.evolve(preparation, source=attrs.evolve(source, **{what: value}))
 
@@ -84,6 +86,8 @@ CHANGES = [
     "chat_template",
     "last_turn_only",
     "preformatted",
+    "reply_header",
+    "reply_end",
 ]
 
 

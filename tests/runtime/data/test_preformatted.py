@@ -29,6 +29,12 @@ def test_a_template_that_does_not_tell_is_refused(name, templates, tokenizer):
     assert not isinstance(caught.value, RowFault)
 
 
+def test_a_template_that_ends_the_last_reply_otherwise_is_refused(templates, tokenizer):
+    # By the last end, <|eot_id|>, an earlier reply would reach over the question behind it.
+    with pytest.raises(ValueError, match=r"ends the last with .*eot_id.* and earlier ones otherwise"):
+        reply_marks(ChatTemplate(tokenizer, templates["other_last_end"]))
+
+
 @pytest.mark.parametrize(
     ("text", "replies"),
     [

@@ -7,12 +7,32 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from specforge.runtime.decode.choice import Proposal
 from specforge.runtime.decode.proposer import Verified
 from specforge.runtime.target import TargetModel
 from specforge.settings import DraftSettings, Geometry, Parameter, TargetSettings
+from specforge.target_logits import logits_of
 
 VOCAB, HIDDEN, LAYERS, POSITIONS = 128, 32, 4, 96
 SHAPE = {
@@ -30,6 +50,27 @@ SHAPE = {
     "pad_token_id": None,
     "tie_word_embeddings": False,
 }
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 24,
+}
+
+
+def _eager(kind: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    config._attn_implementation = "eager"
+    return kind(config)
+
+
 TARGETS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
@@ -37,6 +78,15 @@ TARGETS = {
     "qwen3-sliding": lambda: Qwen3ForCausalLM(
         Qwen3Config(**SHAPE, sliding_window=7, use_sliding_window=True, max_window_layers=2)
     ),
+    "gemma2": lambda: _eager(
+        Gemma2ForCausalLM, Gemma2Config(**SHAPE, sliding_window=7, final_logit_softcapping=5.0, query_pre_attn_scalar=8)
+    ),
+    "cohere2": lambda: Cohere2ForCausalLM(Cohere2Config(**SHAPE, sliding_window=7)),
+    "granite": lambda: GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=7.0, embedding_multiplier=3.0)),
+    "qwen3-experts": lambda: Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)
+    ),
+    "latent": lambda: DeepseekV3ForCausalLM(DeepseekV3Config(**SHAPE | LATENT)),
 }
 GEOMETRY = Geometry(
     architecture="LlamaForCausalLM",
@@ -134,7 +184,8 @@ def toy_target() -> Callable[..., TargetModel]:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(5)
                 model = TARGETS[name]()
-            settings = TargetSettings(name, None, "config.json", 0, GEOMETRY, 0)
+            geometry = attrs.evolve(GEOMETRY, logits=logits_of(model.config.to_dict()))
+            settings = TargetSettings(name, None, "config.json", 0, geometry, 0)
             made[name] = TargetModel(model.eval().requires_grad_(False), settings, None)
         return made[name]
 

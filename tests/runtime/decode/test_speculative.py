@@ -11,7 +11,17 @@ from specforge.runtime.decode.speculative import Limits, decode
 
 pytestmark = pytest.mark.cpu
 LAYERS = (0, 1, 3)
-NAMES = ["llama", "qwen3", "mistral-sliding", "qwen3-sliding"]
+NAMES = [
+    "llama",
+    "qwen3",
+    "mistral-sliding",
+    "qwen3-sliding",
+    "gemma2",
+    "cohere2",
+    "granite",
+    "qwen3-experts",
+    "latent",
+]
 
 
 def _prompts(seed: int, lengths: list[int]) -> list[list[int]]:

@@ -102,6 +102,20 @@ def test_logits_are_normed_exactly_once(norm_output):
     torch.testing.assert_close(draft.logits(fed), draft.lm_head(draft.norm(out)))
 
 
+def test_a_scaled_embedding_says_the_same():
+    """It is normed at once: so a target's embedding scale, which engines do not share, is not applied (ADR 6)."""
+    settings = attrs.evolve(SETTINGS, rms_norm_eps=0.0)
+    draft = init_draft(settings, 3)
+    hidden_BSH, tokens_BS = torch.randn(1, 4, 16), torch.tensor([[3, 1, 4, 1]])
+    visible_BST = torch.ones(1, 4, 4, dtype=torch.bool).tril()
+    found = []
+    for scale in (1.0, 4.0):
+        with torch.no_grad():
+            draft.embed_tokens.weight.mul_(scale)
+            found.append(draft.extend(hidden_BSH, tokens_BS, torch.arange(4)[None], DraftCache(), visible_BST))
+    assert torch.equal(*found)
+
+
 def test_fc_norm_norms_each_third_by_its_own_weight():
     draft = init_draft(attrs.evolve(SETTINGS, fc_norm=True), 0)
     with torch.no_grad():

@@ -7,10 +7,11 @@ import math
 import attrs
 import pytest
 import torch
+from specforge_kernels.split_rotate import rotate
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from specforge.runtime.draft.layers import MLP, RMSNorm, Rotary, rotate
+from specforge.runtime.draft.layers import MLP, RMSNorm, Rotary
 from specforge.settings import DraftSettings
 
 pytestmark = pytest.mark.cpu

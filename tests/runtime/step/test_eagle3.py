@@ -15,8 +15,9 @@ from specforge.runtime.data.batch import Features
 from specforge.runtime.data.pack import Document, Pack
 from specforge.runtime.draft.eagle3 import DraftCache
 from specforge.runtime.step import eagle3, rows
-from specforge.runtime.step.eagle3 import SUMS
+from specforge.runtime.step.eagle3 import SUMS, Eagle3Step
 from specforge.runtime.step.rows import row_plan
+from specforge.settings import Logits
 
 pytestmark = pytest.mark.cpu
 
@@ -67,7 +68,11 @@ def test_equals_the_naive_version_in_float64(name, multiple, monkeypatch):
     """With `multiple` above 1: the counts that a GPU rounds up; what is added weighs nothing."""
     if multiple > 1:
         monkeypatch.setattr(rows, "CUDA_MULTIPLE", multiple)
-        monkeypatch.setattr(eagle3, "row_plan", lambda pack, steps, cuda: row_plan(pack, steps, cuda=True))
+
+        def padded(pack, steps, cuda, kernels):
+            return row_plan(pack, steps, cuda=True)
+
+        monkeypatch.setattr(eagle3, "row_plan", padded)
     options, lengths, share = CASES[name]
     pack, features = made(random_masks(lengths, share, options.seed), options.seed)
     assert pack.supervised > 0
@@ -146,6 +151,22 @@ def test_rows_divides_by_the_micro_step_and_the_number_of_micro_steps():
     assert one.loss.item() == pytest.approx(tokens.loss.item() * pack.supervised / pack.rows, rel=1e-12)
 
 
+def test_the_teacher_does_to_its_logits_what_the_target_does():
+    """Scaling by a power of two is exact, so it may as well be in the head; a cap far off changes nothing."""
+    options = Options()
+    pack, features = made(random_masks((7, 5), 0.6, 3))
+    model, arguments = draft(options), (batched(pack, features), pack.supervised)
+    plain = step(model, options)
+    scaled = Eagle3Step(model, plain.head_VH, plain.settings, Logits(0.25))(*arguments)
+    inside = Eagle3Step(model, plain.head_VH * 0.25, plain.settings)(*arguments)
+    assert torch.equal(scaled.loss, inside.loss)
+    caps = (Logits(softcap=1e6), Logits(softcap=0.5))
+    far, near = (Eagle3Step(model, plain.head_VH, plain.settings, cap)(*arguments) for cap in caps)
+    torch.testing.assert_close(far.loss, plain(*arguments).loss)
+    assert not torch.isclose(near.loss, far.loss, rtol=1e-3)
+    assert not torch.isclose(scaled.loss, far.loss, rtol=1e-3)
+
+
 def test_rows_that_are_not_needed_may_hold_anything():
     """Beyond a document's last supervised row nothing is read at all; the last hidden state only of teacher rows."""
     options = Options(seed=24, steps=3)
@@ -202,7 +223,7 @@ def test_the_last_row_of_a_document_is_dropped():
 def test_lk_of_rows_that_nothing_accepts_equals_the_naive_version(lk, monkeypatch):
     """A head so sharp that acceptance underflows to exactly 0 on many rows, and is above 0 on others."""
     seen = []
-    monkeypatch.setattr(eagle3, "lk_loss", lambda *given: seen.append(lk_loss(*given)) or seen[-1])
+    monkeypatch.setattr(eagle3, "lk_loss", lambda *given, **how: seen.append(lk_loss(*given, **how)) or seen[-1])
     options = Options(seed=32, lk=lk, kl_scale=0.7, sharp=1e3)
     pack, features = made(random_masks((9, 7), 0.8, 32), 32)
     features = [Features(f.aux_TC, f.last_TH * 300) for f in features]

@@ -1,0 +1,53 @@
+"""In: gate and up projections and the down weight. Out: down(silu(gate) * up), on a GPU through Triton.
+
+The product [Q, I] is made again in the backward pass. Legend: Q rows, I intermediate, H hidden.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from specforge_kernels.implementation import implementation as chosen
+
+with suppress(ImportError):  # where there is no Triton
+    from specforge_kernels.swiglu.kernel import gradient_kernel, product_kernel
+
+BLOCK, WARPS = 4096, 8
+
+
+def gated_down(
+    gate_QI: torch.Tensor, up_QI: torch.Tensor, down_HI: torch.Tensor, implementation: str = "auto"
+) -> torch.Tensor:
+    """[..., H] = (silu(gate) * up) @ down^T; PyTorch computes it as written, Triton in one pass in float32."""
+    if chosen(gate_QI.device, gate_QI.dtype, implementation) == "torch":
+        return torch.nn.functional.linear(torch.nn.functional.silu(gate_QI) * up_QI, down_HI)
+    return _GatedDown.apply(gate_QI, up_QI, down_HI)
+
+
+class _GatedDown(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        gate, up = gate.contiguous(), up.contiguous()
+        product = torch.empty_like(gate)
+        _launch(product_kernel, gate, up, product)
+        ctx.save_for_backward(gate, up, down)
+        return torch.matmul(product, down.t())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gate, up, down = ctx.saved_tensors
+        grad_product = torch.matmul(grads[0], down)
+        product, grad_gate, grad_up = (torch.empty_like(gate) for _ in range(3))
+        _launch(gradient_kernel, gate, up, grad_product, product, grad_gate, grad_up)
+        grad_down = torch.mm(grads[0].flatten(0, -2).t(), product.flatten(0, -2))
+        return grad_gate, grad_up, grad_down
+
+
+def _launch(kernel: Any, *tensors: torch.Tensor) -> None:
+    count = tensors[0].numel()
+    with torch.autograd.profiler.record_function("swiglu"):
+        if count:
+            kernel[(-(-count // BLOCK),)](*tensors, count, BLOCK=BLOCK, num_warps=WARPS)
