@@ -110,6 +110,9 @@ def parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--show", type=int, default=0, metavar="N", help="show the first N documents, supervised tokens marked"
     )
+    action = actions.add_parser("ckpt", help="write a recording as .ckpt files, one a document")
+    action.add_argument("recording", help="the folder of a recording")
+    action.add_argument("--out", required=True, metavar="DIR", help="a new folder")
     action = actions.add_parser("vocab", parents=[recipe], help="what the draft vocabulary would cover")
     action.add_argument("recipe", help="a recipe file")
     return top

@@ -70,7 +70,8 @@ class Service:
 class Process:
     """One process of the run, and the roles it holds.
 
-    `kind`: "run" (what the user started), "controller", "capture_server", "capture_worker", "trainer" or "store".
+    `kind`: "run" (what the user started), "controller", "capture_server", "capture_worker", "trainer",
+    "recorder" or "store".
     `url`: where it is already, if the run does not start it. `command`: what it is started with beside what follows
     from the plan: an interpreter, and flags.
     """

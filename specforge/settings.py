@@ -282,6 +282,49 @@ class StoreSettings:
     retain: str
 
 
+@attrs.frozen
+class RecordSettings:
+    """Write what is captured into the folder `path` (relative to the plan's base): specforge/recording.py.
+
+    `nonfinite_budget`: rows with features that are not finite that may be left out.
+    """
+
+    path: str
+    nonfinite_budget: int
+
+
+@attrs.frozen
+class RecordedSettings:
+    """A recording that is read in place of a source and a capture of it. `path` is relative to the plan's base.
+
+    `layers`, `last_hidden`, `dtype`: what was captured; `computed`: the dtype the target computed in. `documents`,
+    `tokens`, `max_length`: those of its manifest, the last of its longest document.
+    """
+
+    path: str
+    layers: tuple[int, ...]
+    last_hidden: bool
+    dtype: str
+    computed: str
+    documents: int
+    tokens: int
+    max_length: int
+
+
+@attrs.frozen
+class CkptSettings:
+    """A folder of .ckpt files that was captured elsewhere, to be recorded. `path` is relative to the plan's base.
+
+    `layers`, `last_hidden`, `dtype`: what the files hold. `max_length`: tokens of a document, at most.
+    """
+
+    path: str
+    max_length: int
+    layers: tuple[int, ...]
+    last_hidden: bool
+    dtype: str
+
+
 Settings = (
     SourceSettings
     | CaptureSettings
@@ -290,6 +333,9 @@ Settings = (
     | CheckpointSettings
     | ExportSettings
     | StoreSettings
+    | RecordSettings
+    | RecordedSettings
+    | CkptSettings
 )
 SETTINGS: dict[str, type] = {
     c.__name__: c
@@ -301,5 +347,8 @@ SETTINGS: dict[str, type] = {
         CheckpointSettings,
         ExportSettings,
         StoreSettings,
+        RecordSettings,
+        RecordedSettings,
+        CkptSettings,
     )
 }

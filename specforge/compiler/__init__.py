@@ -11,6 +11,7 @@ from specforge.compiler.geometry import read_world
 from specforge.compiler.graph import Edge, Graph, Node
 from specforge.compiler.load import Loaded, load
 from specforge.compiler.lower import lower
+from specforge.compiler.lower_recording import lower_recording
 from specforge.compiler.override import named
 from specforge.compiler.passes import PIPELINE
 from specforge.compiler.problem import CompileError, Problem
@@ -38,7 +39,7 @@ def compile(loaded: Loaded, caches: tuple[Path, ...] = ()) -> Plan:
     Hugging Face hub caches to look for configs in. Raises CompileError with every problem at once.
     """
     graph, facts = compile_graph(loaded, caches)
-    return lower(graph, facts)
+    return lower_recording(graph, facts) if facts.recipe.train is None else lower(graph, facts)
 
 
 def compile_graph(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[Graph, Facts]:

@@ -9,6 +9,7 @@ from specforge.dsl.capture import Capture
 from specforge.dsl.feature import Feature
 from specforge.dsl.node import BAD, is_node, written
 from specforge.dsl.recipe import Recipe
+from specforge.dsl.source import Ckpt, Recorded
 
 TOKENS = Feature("tokens", 1, "int32")
 LOSS_MASK = Feature("loss_mask", 1, "bool")
@@ -34,6 +35,9 @@ def build(recipe: Recipe) -> Graph:
     def captured(capture: Capture, line: int) -> tuple[str, str] | None:
         if not is_node(capture.source):
             return None
+        if isinstance(capture.source, Recorded | Ckpt):  # source and capture at once: the target is not run
+            recorded = add(type(capture.source).__name__.lower(), capture, line, merge=True)
+            return recorded, recorded
         source = add(type(capture.source).__name__.lower(), capture.source, written(capture.source).line, merge=True)
         known = len(nodes)
         name = add("capture", capture, line, merge=True)
@@ -47,7 +51,11 @@ def build(recipe: Recipe) -> Graph:
             edges.extend((Edge(source, consumer, TOKENS), Edge(source, consumer, LOSS_MASK)))
             edges.append(Edge(capture, consumer, None))
 
-    train = recipe.train
+    train: Any = recipe.train
+    record: Any = recipe.record
+    if is_node(record) and train is None:
+        origin = captured(record.features, written(record.features).line) if is_node(record.features) else None
+        feed(add("record", record, written(record).line, merge=False), origin)
     features: Any = train.features if is_node(train) else BAD
     trainer = ""
     if is_node(train):

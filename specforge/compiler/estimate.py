@@ -70,8 +70,8 @@ class Estimate:
         masters = 4 * trained if draft.dtype != "float32" else 0
         wide, bucket = ", and float32" if masters else "", 4 * trained * (self.batch.ranks > 1)
         held, note = self._held
-        prefill = min(held, self.capture.batch_documents * self.max_length)
-        prefill *= _widest(geometry) * DTYPE_BYTES[self.target_dtype]
+        forward = min(held, self.capture.batch_documents * self.max_length)
+        prefill = prefill_bytes(geometry, forward, self.target_dtype)
         kept = self.train.eagle3.ttt_length * rows
         inner = 6 * draft.hidden_size + 3 * draft.intermediate_size + 4 * draft.num_heads * draft.head_dim
         scores = rows * draft.num_heads * min(self.max_length, self.attention_block) * 4
@@ -111,10 +111,6 @@ class Estimate:
         visible = documents * sum(tile.visible for tile in tiles)
         suffix = documents * sum(tile.queries * tile.step for tile in tiles)
 
-        latent, value = geometry.latent, geometry.head_dim
-        pair = value + (latent.nope_dim + latent.rope_dim if latent else value)
-        prefill = 2 * documents * tokens * active_layer_parameters(geometry)
-        dense = 2 * geometry.num_heads * pair * tokens * tokens * geometry.num_layers * documents
         qkv = (draft.num_heads + 2 * draft.num_kv_heads) * width
         inner = draft.num_heads * width
 
@@ -122,7 +118,7 @@ class Estimate:
             return FlopPart(name, 2 * multiply_adds * passes, 2 * multiply_adds * passes)
 
         return (
-            FlopPart("target prefill", prefill + dense // 2, prefill + dense),
+            prefill_flops(geometry, documents, tokens),
             both("teacher head", rows * draft.target_hidden_size * geometry.vocab_size, 1),
             both("fc", rows * len(draft.aux_layers) * draft.target_hidden_size * hidden, 3 if draft.fc_norm else 2),
             both("q, k, v", (rows + step_rows) * hidden * qkv),
@@ -138,6 +134,20 @@ class Estimate:
                 "draft head", step_rows * hidden * draft.draft_vocab_size, 4 if self.train.eagle3.lk == "lambda" else 3
             ),
         )
+
+
+def prefill_flops(geometry: Geometry, documents: int, tokens: int) -> FlopPart:
+    """A forward of the target without its head, over `documents` of `tokens` tokens."""
+    latent, value = geometry.latent, geometry.head_dim
+    pair = value + (latent.nope_dim + latent.rope_dim if latent else value)
+    linear = 2 * documents * tokens * active_layer_parameters(geometry)
+    dense = 2 * geometry.num_heads * pair * tokens * tokens * geometry.num_layers * documents
+    return FlopPart("target prefill", linear + dense // 2, linear + dense)
+
+
+def prefill_bytes(geometry: Geometry, tokens: int, dtype: str) -> int:
+    """What the target's widest layer keeps of `tokens` tokens, at most."""
+    return tokens * _widest(geometry) * DTYPE_BYTES[dtype]
 
 
 def _widest(geometry: Geometry) -> int:

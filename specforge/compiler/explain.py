@@ -11,7 +11,8 @@ import networkx
 from specforge.compiler.show import document_length, feature_text, flops, settings_text, size, table
 from specforge.dsl.rule import nearest
 from specforge.plan import FlopPart, MemoryPart, Op, Plan
-from specforge.settings import SourceSettings, TrainSettings
+from specforge.recording import MANIFEST
+from specforge.settings import RecordedSettings, SourceSettings, TrainSettings
 
 # Where the recipe says it, for settings whose path is not "train." and their own name; the first that is known.
 _POLICY = "train.features.policy"
@@ -21,6 +22,7 @@ _SAID = {
     "capture.dtype": (f"{_POLICY}.dtype", "topology.engine.dtype", "topology.servers[0].dtype"),
     "capture.batch_documents": ("topology.engine.batch_size", "topology.servers[0].batch_size"),
     "capture.packed": ("topology.engine.packed", "topology.servers[0].packed"),
+    **{f"recorded.{name}": () for name in ("layers", "last_hidden", "dtype")},
     "train.batch_documents": ("train.batch_size",),
     "train.draft.aux_layers": (f"{_POLICY}.layers", _POLICY),
     "train.draft.draft_vocab_size": ("train.draft.vocab_size",),
@@ -84,7 +86,7 @@ def memory_of(plan: Plan, op: Op) -> tuple[MemoryPart, ...]:
     if op.kind == "train":
         return tuple(p for p in plan.memory if p.name not in _CAPTURE_MEMORY)
     if op.kind == "capture":
-        mine = _CAPTURE_MEMORY if _feeds_training(plan, op) else _CAPTURE_MEMORY[:1]
+        mine = _CAPTURE_MEMORY if _feeds_work(plan, op) else _CAPTURE_MEMORY[:1]
         return tuple(p for p in plan.memory if p.name in mine)
     return ()
 
@@ -93,14 +95,15 @@ def flops_of(plan: Plan, op: Op) -> tuple[FlopPart, ...]:
     """Parts of a training micro-step's FLOPs that are this operation's."""
     if op.kind == "train":
         return tuple(p for p in plan.flops if p.name not in _CAPTURE_FLOPS)
-    if op.kind == "capture" and _feeds_training(plan, op):
+    if op.kind == "capture" and _feeds_work(plan, op):
         return tuple(p for p in plan.flops if p.name in _CAPTURE_FLOPS)
     return ()
 
 
-def _feeds_training(plan: Plan, op: Op) -> bool:
-    """Whether training reads what the operation gives, from memory or through a store."""
-    return any(op.name in _givers(plan, train) for train in plan.ops("train"))
+def _feeds_work(plan: Plan, op: Op) -> bool:
+    """Whether training or recording reads what the operation gives, from memory or through a store."""
+    works = (*plan.ops("train"), *plan.ops("record"))
+    return any(op.name in _givers(plan, work) for work in works)
 
 
 def _givers(plan: Plan, op: Op) -> set[str]:
@@ -117,6 +120,8 @@ def _settings(plan: Plan, op: Op) -> list[tuple[str, str, str]]:
         by = "chat_family" if path == "chat_template" and getattr(op.settings, "chat_family", None) else path
         usual = f"{root}.{by}".replace("train.eagle3.", "train.strategy.").replace(".batch_documents", ".batch_size")
         asked = _STORE.get(path, ()) if op.kind in _TRANSFERS else _SAID.get(f"{op.kind}.{path}", (usual,))
+        if plan.ops("record"):
+            asked = tuple(place.replace("train.", "record.", 1) for place in asked)
         sources = [said[at] for at in asked if at in said]
         shown = list(value) if isinstance(value, tuple) else value
         rows.append((path, " ".join(str(shown).split()), sources[0] if sources else ""))
@@ -138,8 +143,9 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _root(plan: Plan, op: Op) -> str:
     """The path of the recipe's node that the operation came from; "" where it is not one node."""
     said = {origin.path: origin.value for origin in plan.origins}
-    if isinstance(op.settings, SourceSettings):
-        mine = {name: str(getattr(op.settings, name)) for name in ("path", "max_length", "max_rows")}
+    if isinstance(op.settings, SourceSettings | RecordedSettings):
+        names = ("path", "max_length", "max_rows") if isinstance(op.settings, SourceSettings) else ("path",)
+        mine = {name: str(getattr(op.settings, name)) for name in names}
         roots = (path.removesuffix(".path") for path in said if path.endswith("source.path"))
         return next((r for r in roots if all(said.get(f"{r}.{n}", v) == v for n, v in mine.items())), "")
     number = [other.name for other in plan.ops(op.kind)].index(op.name)
@@ -168,4 +174,6 @@ def _parameters(op: Op) -> list[tuple[str, ...]]:
 
 def _file(plan: Plan, op: Op) -> list[tuple[str, ...]]:
     paths = [part.path for part in op.settings.files] if isinstance(op.settings, SourceSettings) else []
+    if isinstance(op.settings, RecordedSettings):
+        paths = [f"{op.settings.path}/{MANIFEST}"]
     return [(f.path, size(f.bytes), f"sha256 {f.sha256}") for f in plan.files if f.path in paths]

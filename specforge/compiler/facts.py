@@ -6,11 +6,16 @@ import attrs
 
 from specforge.compiler.devices import DEVICES
 from specforge.compiler.geometry import World
+from specforge.dsl.capture import Capture
 from specforge.dsl.engine import Engine, SGLang
+from specforge.dsl.node import ReadBadValue
 from specforge.dsl.recipe import Recipe
+from specforge.dsl.source import Recorded
 from specforge.dsl.target import Target
 from specforge.dsl.topology import Colocated, Disaggregated, Trainers
+from specforge.dsl.train import Train
 from specforge.plan import Device
+from specforge.recording import Manifest
 from specforge.settings import Geometry
 
 CAPTURE_TOKENS = 32768
@@ -26,8 +31,34 @@ class Facts:
     file: str
 
     @property
+    def train(self) -> Train:
+        """The training; a rule that asks for one that is not there has nothing to say (ReadBadValue)."""
+        if self.recipe.train is None:
+            raise ReadBadValue
+        return self.recipe.train
+
+    @property
+    def features(self) -> Capture:
+        """What is captured, or read: for the training, else for the recording."""
+        if self.recipe.train is None and self.recipe.record is not None:
+            return self.recipe.record.features
+        return self.train.features
+
+    @property
+    def recording(self) -> Manifest | None:
+        """What training reads instead of a capture; None where the target is run."""
+        source = self.features.source
+        return self.world.recording(source) if isinstance(source, Recorded) else None
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a document, at most."""
+        source = self.features.source
+        return self.world.recording(source).longest if isinstance(source, Recorded) else source.max_length
+
+    @property
     def target(self) -> Target:
-        return self.recipe.train.features.target
+        return self.features.target
 
     @property
     def geometry(self) -> Geometry:
@@ -88,19 +119,18 @@ class Facts:
     @property
     def precision(self) -> str:
         """What the draft computes in, resolved in the same way."""
-        return self.recipe.train.precision or self.natural_dtype
+        return self.train.precision or self.natural_dtype
 
     @property
     def micro_documents(self) -> int | None:
         """Documents of a micro-step, None where it is filled by tokens."""
-        train = self.recipe.train
+        train = self.train
         return None if train.pack_tokens is not None else train.batch_size or MICRO_DOCUMENTS
 
     @property
     def micro_tokens(self) -> int:
         """Tokens of a micro-step, at most."""
-        train = self.recipe.train
-        return train.pack_tokens or (self.micro_documents or 0) * train.features.source.max_length
+        return self.train.pack_tokens or (self.micro_documents or 0) * self.max_length
 
     @property
     def ranks(self) -> int:
@@ -112,14 +142,16 @@ class Facts:
     def step_documents(self) -> int | None:
         """Documents of an optimizer step, None where micro-steps are filled by tokens."""
         micro = self.micro_documents
-        return None if micro is None else micro * self.recipe.train.accumulation * self.ranks
+        return None if micro is None else micro * self.train.accumulation * self.ranks
 
     @property
     def capture_documents(self) -> int:
         """Documents of one forward of the target. On a GPU a forward of few tokens costs as much as one of many."""
-        train = self.recipe.train
-        length = train.features.source.max_length
-        micro = self.micro_documents or max(1, (train.pack_tokens or 0) // length)
+        length = self.max_length
+        if self.recipe.train is None:
+            micro = MICRO_DOCUMENTS
+        else:
+            micro = self.micro_documents or max(1, (self.train.pack_tokens or 0) // length)
         fill = 0 if self.device.name == "cpu" else CAPTURE_TOKENS // length
         return getattr(self.engine, "batch_size", None) or max(micro, fill)
 

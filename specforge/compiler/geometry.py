@@ -15,9 +15,10 @@ from specforge.compiler.problem import Problem
 from specforge.dsl.node import BAD, ReadBadValue, problem_of
 from specforge.dsl.recipe import walk
 from specforge.dsl.rule import nearest
-from specforge.dsl.source import SOURCES
+from specforge.dsl.source import TEXTS, Ckpt, Recorded
 from specforge.dsl.target import Target
 from specforge.plan import DataFile
+from specforge.recording import MANIFEST, Manifest, RecordingError, read_manifest
 from specforge.settings import Experts, Geometry, LatentAttention
 from specforge.shipped import PREFIX, config_name, hub_config, hub_path, locate, recipes_folder
 from specforge.target_logits import logits_of, unsupported
@@ -28,6 +29,9 @@ WORLD_RULES = {
     "target-head": "what a target does to its logits is known",
     "file-not-found": "a file that the recipe names exists",
     "file-empty": "a file that the recipe names is not empty",
+    "recorded-missing": "a recording that is read is whole: its manifest.json, written last, is there",
+    "ckpt-missing": "a folder of .ckpt files has some",
+    "recorded-damaged": "the manifest of a recording is as this version writes it",
 }
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _TIED_BY_DEFAULT = ("gemma", "cohere")
@@ -47,6 +51,13 @@ class World:
     folders: dict[Target, str]
     templates: dict[str, str]
     files: tuple[DataFile, ...]
+    recordings: dict[str, Manifest] = attrs.Factory(dict)
+
+    def recording(self, source: Recorded) -> Manifest:
+        """What the manifest of a recording says; ReadBadValue where it was refused."""
+        if source.path not in self.recordings:
+            raise ReadBadValue
+        return self.recordings[source.path]
 
     def geometry(self, target: Target) -> Geometry:
         """The target's geometry; a rule that asks for one that was refused has nothing to say (ReadBadValue)."""
@@ -66,7 +77,7 @@ def read_world(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[World, li
             if node in world.configs:
                 config = world.configs[node]
                 files[config] = _digest(config, "target config", locate(config, loaded.base, caches))
-        elif isinstance(node, SOURCES):
+        elif isinstance(node, TEXTS):
             for name in ("path", "chat_template"):
                 path = getattr(node, name, None)
                 if isinstance(path, str) and path not in files and _readable(node, name, path, loaded, problems):
@@ -74,6 +85,11 @@ def read_world(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[World, li
                     files[path] = _digest(path, use, loaded.base / path)
                     if name == "chat_template":
                         world.templates[path] = (loaded.base / path).read_text(encoding="utf-8")
+        elif isinstance(node, Ckpt) and _whole(node):
+            _files_of(node, world, problems)
+        elif isinstance(node, Recorded) and _whole(node) and _recorded(node, world, problems):
+            manifest = f"{node.path}/{MANIFEST}"
+            files[manifest] = _digest(manifest, "recorded features", loaded.base / manifest)
     return attrs.evolve(world, files=tuple(files.values())), problems
 
 
@@ -107,6 +123,36 @@ def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Pr
     if place.stat().st_size == 0:
         what = f"{kind}.{name} is {path!r}, and the file {place} is empty"
         problems.append(problem_of(node, name, "file-empty", what, "write one JSON row per line into it"))
+        return False
+    return True
+
+
+def _files_of(node: Ckpt, world: World, problems: list[Problem]) -> None:
+    folder = _plain(world.base / node.path)
+    if next((p for p in folder.rglob("*") if p.name.endswith((".ckpt", ".ckpt.gz"))), None) is None:
+        state = "has no .ckpt file" if folder.is_dir() else "is no folder"
+        what = f"Ckpt.path is {node.path!r}, and {folder} {state}"
+        problems.append(problem_of(node, "path", "ckpt-missing", what, "name the folder above rows_0-2000/data_0.ckpt"))
+
+
+def _recorded(node: Recorded, world: World, problems: list[Problem]) -> bool:
+    """Whether the recording is whole and known now."""
+    folder = _plain(world.base / node.path)
+    if node.path in world.recordings:
+        return True
+    if not (folder / MANIFEST).is_file():
+        state = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
+        if any(folder.glob("shard-*.safetensors")):
+            state = f"it has shards and no {MANIFEST}: its recording was stopped"
+        fix = "run the recipe that records it, with record=Record(features, path); paths are relative to the recipe"
+        what = f"Recorded.path is {node.path!r}, and {folder} is no recording: {state}"
+        problems.append(problem_of(node, "path", "recorded-missing", what, fix))
+        return False
+    try:
+        world.recordings[node.path] = read_manifest(folder)
+    except RecordingError as error:
+        what = f"Recorded.path is {node.path!r}: {error}"
+        problems.append(problem_of(node, "path", "recorded-damaged", what, "record these features again"))
         return False
     return True
 

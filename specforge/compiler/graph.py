@@ -16,8 +16,8 @@ from specforge.settings import StoreSettings
 
 @attrs.frozen
 class Node:
-    """One operation. `kind`: "prompts", "conversations", "mix", "capture", "train", "evaluate", "checkpoint", "export",
-    or from `insert_transfers` "put" and "get".
+    """One operation. `kind`: "prompts", "conversations", "mix", "capture", "recorded" or "ckpt" (a capture
+    of it), "record", "train", "evaluate", "checkpoint", "export", or from `insert_transfers` "put" and "get".
 
     `spec` is the recipe's node; `line` where it was written; `role` the worker that runs it, "" before `place`;
     `kernels` which implementation its hot operations use, empty before `select_kernels`; `store` where a put or a get

@@ -12,20 +12,23 @@ from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.compiler.origin import origins
 from specforge.compiler.parameter_count import parameter_count
-from specforge.compiler.passes.place import CAPTURE, TRAINER
+from specforge.compiler.passes.place import CAPTURE, DATA, TRAINER
 from specforge.compiler.processes import processes
 from specforge.compiler.strategy import knowledge
 from specforge.dsl.chat_family import FAMILIES
 from specforge.dsl.engine import SGLang
 from specforge.dsl.feature import DTYPE_BYTES
-from specforge.dsl.source import SOURCES, Mix, Source
+from specforge.dsl.source import DOCUMENTS, Mix
 from specforge.dsl.store import Mooncake
 from specforge.plan import SCHEMA, Batch, Control, Flow, MemoryPart, Op, Plan, Port, Role
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
+    CkptSettings,
     EvaluateSettings,
     ExportSettings,
+    RecordedSettings,
+    RecordSettings,
     Settings,
     SourceSettings,
     TargetSettings,
@@ -37,25 +40,32 @@ CONTROL = Control(lease_s=300.0, attempts=3, patience_s=900.0, workers_per_serve
 
 
 def lower(graph: Graph, facts: Facts) -> Plan:
-    """Each role becomes processes. The plan's operations keep the graph's names."""
-    recipe = facts.recipe
-    roles = tuple(_role(name, graph, facts) for name in graph.roles())
+    """Each role becomes processes. The plan's operations keep the graph's names. Recordings: lower_recording.py."""
+    recipe, training = facts.recipe, facts.train
+    roles = tuple(role_of(name, graph, facts) for name in graph.roles())
     train = next(op.settings for r in roles for op in r.ops if isinstance(op.settings, TrainSettings))
-    target = _target(facts)
+    target = target_of(facts)
     batch = _batch(facts)
-    capture = next(op.settings for r in roles for op in r.ops if isinstance(op.settings, CaptureSettings))
+    found = [op.settings for r in roles for op in r.ops]
+    capture = next((s for s in found if isinstance(s, CaptureSettings)), None)
+    recorded = next((s for s in found if isinstance(s, RecordedSettings)), None)
+    assert (capture is None) != (recorded is None), "features are captured or read"
     estimate = Estimate(
         target=target,
         train=train,
         batch=batch,
         target_dtype=facts.target_dtype,
-        capture=capture,
-        max_length=recipe.train.features.source.max_length,
+        capture=capture or CaptureSettings(train.draft.aux_layers, True, recorded.dtype if recorded else "", 1),
+        max_length=facts.max_length,
         device=facts.device.name,
     )
-    memory = estimate.memory(CAPTURE if facts.apart else TRAINER, TRAINER, _split(facts))
+    memory = estimate.memory(CAPTURE if facts.apart or recorded else TRAINER, TRAINER, _split(facts))
+    flops = estimate.flops()
+    if recorded:  # nobody runs the target
+        memory = tuple(part for part in memory if part.role == TRAINER)
+        flops = tuple(part for part in flops if part.name != "target prefill")
     exports = [n.spec.format for n in graph.of_kind("export")]
-    keys = knowledge(recipe.train.strategy).export_keys(train.draft, "hf" if "hf" in exports else "sglang")
+    keys = knowledge(training.strategy).export_keys(train.draft, "hf" if "hf" in exports else "sglang")
     return Plan(
         schema=SCHEMA,
         name=recipe.name,
@@ -68,7 +78,7 @@ def lower(graph: Graph, facts: Facts) -> Plan:
         files=facts.world.files,
         batch=batch,
         memory=memory,
-        flops=estimate.flops(),
+        flops=flops,
         kernels=tuple(
             attrs.evolve(k, op=f"{n.name}.{k.op}") for n in graph.nodes for k in n.kernels if n.kind == "train"
         ),
@@ -78,16 +88,17 @@ def lower(graph: Graph, facts: Facts) -> Plan:
         recipe=facts.file,
         origins=origins(facts, train),
         control=CONTROL if facts.apart else None,
-        flow=_flow(facts, estimate, batch),
+        flow=None if recorded else _flow(facts, estimate, batch),
     )
 
 
-def _role(name: str, graph: Graph, facts: Facts) -> Role:
+def role_of(name: str, graph: Graph, facts: Facts) -> Role:
+    """A role with its operations in order."""
     ops = tuple(_op(graph.node(n), graph, facts) for n in graph.order() if graph.node(n).role == name)
     engine = type(facts.engine).__name__.lower() if any(op.kind == "capture" for op in ops) else ""
     ranks = {CAPTURE: len(facts.servers), TRAINER: facts.ranks}.get(name, 1)
-    gpus = {CAPTURE: sum(facts.gpus[:-1], ()), TRAINER: facts.gpus[-1]}.get(name, ())
-    device = facts.device.name if name in (CAPTURE, TRAINER) else "cpu"
+    gpus = {CAPTURE: sum(facts.gpus[:-1], ()), DATA: ()}.get(name, facts.gpus[-1])
+    device = "cpu" if name == DATA else facts.device.name
     return Role(name, device, ranks, engine, facts.target_dtype, ops, gpus)
 
 
@@ -101,8 +112,27 @@ def _op(node: Node, graph: Graph, facts: Facts) -> Op:
 
 def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     spec = node.spec
-    if isinstance(spec, SOURCES):
+    if isinstance(spec, DOCUMENTS):
         return _source(spec, facts)
+    if node.kind == "recorded":
+        manifest = facts.world.recording(spec.source)
+        made = manifest.conditions
+        return RecordedSettings(
+            path=spec.source.path,
+            layers=made.layers,
+            last_hidden=made.last_hidden,
+            dtype=made.dtype,
+            computed=made.computed,
+            documents=manifest.documents,
+            tokens=manifest.tokens,
+            max_length=manifest.longest,
+        )
+    if node.kind == "ckpt":
+        given = {f.name: f for f in graph.features(node.name)}
+        aux, last = given["aux"], "last_hidden" in given
+        return CkptSettings(spec.source.path, spec.source.max_length, aux.layers, last, aux.dtype)
+    if node.kind == "record":
+        return RecordSettings(spec.path, spec.nonfinite_budget)
     if node.kind == "capture":
         given = {f.name: f for f in graph.features(node.name)}
         documents = facts.capture_documents
@@ -124,7 +154,7 @@ def _settings(node: Node, graph: Graph, facts: Facts) -> Settings:
     return ExportSettings(spec.format)
 
 
-def _source(spec: Source, facts: Facts) -> SourceSettings:
+def _source(spec: Any, facts: Facts) -> SourceSettings:
     if isinstance(spec, Mix):
         parts = tuple(_source(part, facts) for part in spec.sources)
         label, length = " + ".join(part.path for part in parts), spec.max_length
@@ -174,7 +204,8 @@ def _train(node: Node, graph: Graph, facts: Facts) -> TrainSettings:
     )
 
 
-def _target(facts: Facts) -> TargetSettings:
+def target_of(facts: Facts) -> TargetSettings:
+    """The target, resolved."""
     target = facts.target
     return TargetSettings(
         name=target.name,
@@ -187,7 +218,7 @@ def _target(facts: Facts) -> TargetSettings:
 
 
 def _batch(facts: Facts) -> Batch:
-    train, micro = facts.recipe.train, facts.micro_documents
+    train, micro = facts.train, facts.micro_documents
     packs = train.accumulation * facts.ranks
     horizon = train.schedule_steps
     return Batch(

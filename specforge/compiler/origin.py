@@ -11,14 +11,20 @@ from specforge.dsl.engine import SGLang
 from specforge.dsl.node import written
 from specforge.dsl.recipe import children, walk
 from specforge.plan import Origin
-from specforge.settings import TrainSettings
+from specforge.settings import CaptureSettings, CkptSettings, TrainSettings
+
+# what a recipe does not do, and what only a recording reads
+NOT_THERE = ("train", "record", "train.features.policy.strategy")
 
 
-def origins(facts: Facts, train: TrainSettings) -> tuple[Origin, ...]:
-    """One entry per field of the recipe, with the value that holds; None fields show what was derived."""
+def origins(facts: Facts, work: TrainSettings | CaptureSettings | CkptSettings) -> tuple[Origin, ...]:
+    """One entry per field of the recipe, with the value that holds; None fields show what was derived.
+
+    `work`: what is trained, or of a recording what is captured.
+    """
     recipe, found = facts.recipe, []
     lines = {"": written(recipe).line}
-    derived = _derived(facts, train)
+    derived = _derived(facts, work) if isinstance(work, TrainSettings) else _derived_recording(facts, work)
     for path, node in walk(recipe):
         place = written(node)
         parent = path.rpartition(".")[0]
@@ -28,6 +34,8 @@ def origins(facts: Facts, train: TrainSettings) -> tuple[Origin, ...]:
             if a.name in held or getattr(node, a.name) == ():
                 continue
             value, full = getattr(node, a.name), f"{path}.{a.name}" if path else a.name
+            if value is None and full in NOT_THERE:
+                continue
             if value is None and full in derived:
                 found.append(Origin(full, derived[full][0], f"derived: {derived[full][1]}"))
                 continue
@@ -78,6 +86,25 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
     if facts.apart:
         known |= _derived_apart(facts, fill)
     return known
+
+
+def _derived_recording(facts: Facts, capture: CaptureSettings | CkptSettings) -> dict[str, tuple[str, str]]:
+    """The same of a recording."""
+    device = facts.device.name
+    fill = "a capture batch" if device == "cpu" else "fills the device"
+    return {
+        "record.features.policy.layers": (
+            str(list(capture.layers)),
+            f"Eagle3 on {facts.geometry.num_layers} layers",
+        ),
+        "record.features.policy.dtype": (facts.target_dtype, "the dtype the target computes in"),
+        "record.features.target.config": (facts.world.configs[facts.target], "found by the target's name"),
+        "topology.gpus": ("the first" if device != "cpu" else "none", f"the device {device}"),
+        "topology.ranks": ("1", "one process"),
+        "topology.engine.dtype": (facts.target_dtype, f"the device {device}"),
+        "topology.engine.packed": (str(facts.packed_capture), f"the device {device}"),
+        "topology.engine.batch_size": (str(facts.capture_documents), fill),
+    }
 
 
 def _derived_apart(facts: Facts, fill: str) -> dict[str, tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specforge.compiler.facts import Facts
-from specforge.compiler.passes.place import CAPTURE, DATA, TRAINER
+from specforge.compiler.passes.place import CAPTURE, DATA, RECORDER, TRAINER
 from specforge.dsl.engine import Engine, SGLang
 from specforge.dsl.store import Mooncake
 from specforge.plan import Process, Service
@@ -17,7 +17,9 @@ RESERVED_SLOTS = 7
 
 
 def processes(facts: Facts) -> tuple[Process, ...]:
-    """Colocated: the trainer. Disaggregated: the run, which prepares documents and starts all the others."""
+    """Colocated: the trainer or the recorder. Disaggregated: the run, which prepares and starts all the others."""
+    if facts.recipe.train is None:
+        return (Process(RECORDER, (RECORDER,), RECORDER, gpus=facts.gpus[-1]),)
     if not facts.apart:
         return (Process(TRAINER, (TRAINER,), gpus=facts.gpus[-1]),)
     control = Service("control", "HTTP with a token", FREE, "GET /health", CONTROLLER_START_S)
@@ -46,7 +48,7 @@ def _command(server: SGLang, gpus: int, facts: Facts) -> tuple[str, ...]:
         return ()
     words = [server.python or "python", "-m", "sglang.launch_server", "--disable-radix-cache"]
     words += ["--chunked-prefill-size", "-1", "--skip-tokenizer-init", "--tp-size", str(server.tp or gpus or 1)]
-    words += ["--context-length", str(facts.recipe.train.features.source.max_length + RESERVED_SLOTS)]
+    words += ["--context-length", str(facts.max_length + RESERVED_SLOTS)]
     if server.mem_fraction is not None:
         words += ["--mem-fraction-static", f"{server.mem_fraction:g}"]
     for flag, value in server.args:

@@ -10,9 +10,12 @@ from specforge.plan import Op, Plan
 from specforge.settings import (
     CaptureSettings,
     CheckpointSettings,
+    CkptSettings,
     EvaluateSettings,
     ExportSettings,
     Geometry,
+    RecordedSettings,
+    RecordSettings,
     SourceSettings,
     StoreSettings,
     TrainSettings,
@@ -39,7 +42,7 @@ def text(plan: Plan) -> str:
         ("batch", _batch(plan)),
         ("learning rate", _schedule(plan)),
         ("memory per rank", _memory(plan)),
-        ("FLOPs per micro-step, all rows supervised", _flops(plan)),
+        (f"FLOPs per {'micro-step, all rows supervised' if plan.ops('train') else 'capture batch'}", _flops(plan)),
         ("between capture and training", _control(plan)),
         ("supply and demand of an optimizer step of full documents", _flow(plan)),
         ("kernels", table((k.op, k.implementation, k.reason) for k in plan.kernels)),
@@ -75,18 +78,24 @@ def flops(count: float) -> str:
 
 
 def _head(plan: Plan) -> list[str]:
-    geometry, train = plan.target.geometry, _train(plan)
-    draft = train.draft
-    trained = sum(p.count for p in draft.parameters if p.trainable)
-    seed = plan.target.random_seed
+    geometry, seed = plan.target.geometry, plan.target.random_seed
     weights = "loaded weights" if seed is None else f"random weights, seed {seed}"
-    return [
+    lines = [
         f"plan {plan.name}  {plan.digest[:16]}  seed {plan.seed}  run folder {plan.output_dir}",
         f"target {plan.target.name}: {plan.target.parameter_count:,} parameters, {weights}",
         f"  {geometry.model_type}, {geometry.num_layers} layers, hidden {geometry.hidden_size}, inner "
         f"{geometry.intermediate_size}, heads {geometry.num_heads}/{geometry.num_kv_heads} of {geometry.head_dim}, "
         f"vocabulary {geometry.vocab_size}",
         *_parts(geometry),
+    ]
+    return [*lines, *_draft(plan)] if plan.ops("train") else lines
+
+
+def _draft(plan: Plan) -> list[str]:
+    train = _train(plan)
+    draft = train.draft
+    trained = sum(p.count for p in draft.parameters if p.trainable)
+    return [
         f"draft {draft.architecture}: {trained:,} trained parameters",
         f"  hidden {draft.hidden_size}, inner {draft.intermediate_size}, heads {draft.num_heads}/{draft.num_kv_heads} "
         f"of {draft.head_dim}, vocabulary {draft.draft_vocab_size}",
@@ -135,11 +144,13 @@ def _processes(plan: Plan) -> list[str]:
 def _role(plan: Plan, name: str) -> str:
     role = plan.role(name)
     trains = any(op.kind == "train" for op in role.ops)
-    if not trains and not role.engine:
+    records = any(op.kind == "record" for op in role.ops)
+    if not trains and not records and not role.engine:
         return "prepares documents, starts and watches the others"
     where = f"{_counted(role.ranks, 'rank')} on {role.device}" if trains else f"on {role.device}"
     target = f", target {role.target_dtype} in {role.engine}" if role.engine else ""
-    return f"{where}{target}{f', draft {_train(plan).precision}' if trains else ''}"
+    does = f", draft {_train(plan).precision}" if trains else ", records" if records else ""
+    return f"{where}{target}{does}"
 
 
 def _services(plan: Plan) -> list[str]:
@@ -217,7 +228,7 @@ def _operations(plan: Plan) -> list[str]:
 
 def document_length(plan: Plan, op: Op) -> int:
     """Tokens of a full document that reaches an operation; 0 where no document does."""
-    if isinstance(op.settings, SourceSettings):
+    if isinstance(op.settings, SourceSettings | RecordedSettings | CkptSettings):
         return op.settings.max_length
     sources = [plan.op(port.source.partition(".")[0]) for port in op.inputs]
     read = [s for s in sources if not isinstance(s.settings, TrainSettings)]
@@ -252,6 +263,12 @@ def settings_text(op: Op) -> str:
         layers = ", ".join(map(str, s.layers))
         laid = f"{_counted(s.batch_documents, 'document')}, {'end to end' if s.packed else 'padded'}"
         return f"forward of {laid}, hooks on layers {layers} and the final norm"
+    if isinstance(s, RecordedSettings):
+        return f"{s.path}, {_counted(s.documents, 'document')}, {s.tokens:,} tokens, at most {s.max_length} in one"
+    if isinstance(s, CkptSettings):
+        return f"{s.path}, .ckpt files of layers {', '.join(map(str, s.layers))}, at most {s.max_length} tokens in one"
+    if isinstance(s, RecordSettings):
+        return f"into {s.path}, in shards of whole capture batches"
     if isinstance(s, StoreSettings):
         place = s.path or "the run's folder" if s.kind == "shared_dir" else s.master or "the run's master"
         return f"{'into' if op.kind == 'put' else 'from'} {s.kind} ({s.protocol}), {place}"
@@ -267,6 +284,9 @@ def settings_text(op: Op) -> str:
 
 def _batch(plan: Plan) -> list[str]:
     b = plan.batch
+    if not plan.ops("train"):
+        documents = _counted(b.step_documents or 0, "document")
+        return [f"{documents} and at most {b.step_tokens_at_most:,} tokens a forward, in file order, once"]
     most = f", at most {b.max_steps} steps" if b.max_steps is not None else ""
     micro, ranks = _counted(b.accumulation, "micro-step"), _counted(b.ranks, "rank")
     tokens = f"at most {b.step_tokens_at_most:,} tokens an optimizer step"
@@ -290,6 +310,8 @@ def _counted(count: int, word: str) -> str:
 
 
 def _schedule(plan: Plan) -> list[str]:
+    if not plan.ops("train"):
+        return []
     t, b = _train(plan), plan.batch
     horizon = LATER if b.schedule_steps is None else f"{b.schedule_steps} steps"
     warm = f"{t.warmup_ratio:g} of the horizon" if b.warmup_steps is None else f"{b.warmup_steps} steps"
@@ -314,6 +336,8 @@ def _memory(plan: Plan) -> list[str]:
 
 
 def _flops(plan: Plan) -> list[str]:
+    if not plan.flops:
+        return []
     rows = [("", "needed", "computed")]
     rows += [(p.name, flops(p.needed), flops(p.computed)) for p in plan.flops]
     needed, computed = sum(p.needed for p in plan.flops), sum(p.computed for p in plan.flops)

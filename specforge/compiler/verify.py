@@ -10,8 +10,11 @@ STAGES = ("build", "infer_features", "place", "insert_transfers", "size_buffers"
 _TAKES = {
     "conversations": set(),
     "prompts": set(),
+    "recorded": set(),
+    "ckpt": set(),
     "mix": set(),
     "capture": {"tokens"},
+    "record": {"tokens", "loss_mask", "aux", "last_hidden"},
     "put": {"aux", "last_hidden"},
     "get": {"aux", "last_hidden"},
     "train": {"tokens", "loss_mask", "aux", "last_hidden"},
@@ -35,7 +38,8 @@ def verify(graph: Graph, stage: str) -> None:
         assert len(taken) == len(set(taken)), f"{node.name} takes a feature twice: {taken}"
         assert set(taken) <= _TAKES[node.kind], f"{node.name} takes what it cannot use: {taken}"
         if reached >= STAGES.index("infer_features"):
-            assert set(taken) == _TAKES[node.kind], f"{node.name} takes {taken}, it needs {_TAKES[node.kind]}"
+            needed = _TAKES[node.kind] - ({"last_hidden"} if node.kind == "record" else set())
+            assert needed <= set(taken), f"{node.name} takes {taken}, it needs {needed}"
         if reached >= STAGES.index("place"):
             assert node.role, f"{node.name} has no role"
         if reached >= STAGES.index("insert_transfers") and node.kind == "capture":

@@ -6,7 +6,8 @@ from specforge.dsl.engine import SGLang, Transformers
 from specforge.dsl.output import Checkpoint, Evaluate, Export
 from specforge.dsl.problem import RecipeError
 from specforge.dsl.recipe import Recipe
-from specforge.dsl.source import Conversations, Mix, Prompts
+from specforge.dsl.record import Record
+from specforge.dsl.source import Ckpt, Conversations, Mix, Prompts, Recorded
 from specforge.dsl.store import Mooncake, SharedDir
 from specforge.dsl.strategy import Eagle3
 from specforge.dsl.target import Target
@@ -16,6 +17,7 @@ from specforge.dsl.train import Train
 __all__ = [
     "Capture",
     "Checkpoint",
+    "Ckpt",
     "Colocated",
     "Conversations",
     "Disaggregated",
@@ -29,6 +31,8 @@ __all__ = [
     "Prompts",
     "Recipe",
     "RecipeError",
+    "Record",
+    "Recorded",
     "SGLang",
     "SharedDir",
     "Target",

@@ -18,12 +18,14 @@ class Policy:
 
     `layers`: layer ids whose outputs are captured, id i being the output of decoder layer i; None: what the strategy
     needs of this target. `last_hidden`: the hidden state after the final norm, the input of the head.
-    `dtype`: of the stored features; None: the dtype the target computes in.
+    `dtype`: of the stored features; None: the dtype the target computes in. `strategy`: whose layers are meant where
+    none are named and nothing is trained; `Eagle3.policy(target)` gives it.
     """
 
     layers: tuple[int, ...] | None = field(layer_ids(), default=None, optional=True)
     last_hidden: bool = field(flag(), default=True)
     dtype: str | None = field(choice(*FLOATS), default=None, optional=True)
+    strategy: str | None = field(choice("eagle3"), default=None, optional=True)
 
 
 @node

@@ -1,4 +1,4 @@
-"""In: files of training text. Out: the sources, `Conversations`, `Prompts` and `Mix`: where documents come from."""
+"""In: files of training text, or of features. Out: the sources that documents come from, and `Mix`."""
 
 from __future__ import annotations
 
@@ -103,10 +103,36 @@ class Mix:
         return max(source.max_length for source in self.sources)
 
 
-Source = Conversations | Prompts | Mix
-SOURCES = (Conversations, Prompts, Mix)
+@node
+class Recorded:
+    """Documents with their features, as a recipe with `record=` left them: no forward of the target is run.
+
+    `path`: the folder that holds its manifest.json; relative to the recipe.
+    """
+
+    path: str = field(text("the folder of a recording"))
 
 
-def files_of(source: Source) -> tuple[Conversations | Prompts, ...]:
-    """The sources that read a file: itself, or what a mix mixes."""
+@node
+class Ckpt:
+    """Documents with their features that were captured elsewhere: data_N.ckpt (or .ckpt.gz), one document each.
+
+    A recipe with `record=` makes a recording of them; the target is not run. A file is a dictionary of tensors:
+    input_ids and loss_mask, aux_hidden_state (the policy's layers side by side) and hidden_state (the last one, after
+    the norm). `path`: the folder above them, relative to the recipe. `max_length`: tokens of a document, at most.
+    """
+
+    path: str = field(text("a folder of .ckpt files"))
+    max_length: int = field(whole(2), default=2048)
+
+
+Source = Conversations | Prompts | Mix | Recorded | Ckpt
+SOURCES = (Conversations, Prompts, Mix, Recorded, Ckpt)
+TEXTS = (Conversations, Prompts)
+# what becomes documents here
+DOCUMENTS = (*TEXTS, Mix)
+
+
+def files_of(source: Source) -> tuple[Any, ...]:
+    """The sources that read a path: itself, or what a mix mixes."""
     return source.sources if isinstance(source, Mix) else (source,)

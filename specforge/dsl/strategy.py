@@ -50,7 +50,7 @@ class Eagle3:
     @staticmethod
     def policy(target: Target) -> Policy:
         """What EAGLE3 captures of `target`: layers 1, L//2 - 1 and L - 4, and the last hidden state."""
-        return Policy(layers=None, last_hidden=True)
+        return Policy(layers=None, last_hidden=True, strategy="eagle3")
 
 
 STRATEGIES = (Eagle3,)

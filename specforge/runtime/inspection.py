@@ -14,7 +14,7 @@ from specforge.runtime.data.source import Prepared
 from specforge.runtime.data.sources import prepare_sources
 from specforge.runtime.data.vocab_map import count
 from specforge.runtime.data.vocab_report import vocab_report
-from specforge.runtime.executor.work import work
+from specforge.runtime.executor.work import plan_sources, records, work
 from specforge.runtime.run_folder import RunFolder
 from specforge.runtime.target import load_tokenizer
 
@@ -29,7 +29,7 @@ def check_data(plan: Plan, documents: int, console: Console | None = None) -> No
         raise ValueError(f"--show is {documents}, and it takes a whole number of at least 0")
     console = console or Console()
     tokenizer = _tokenizer(plan) if documents else None
-    for _, made in prepare_sources(plan.target, Path(plan.base), work(plan).sources, _cache(plan)):
+    for _, made in prepare_sources(plan.target, Path(plan.base), plan_sources(plan), _cache(plan)):
         console.out(made.report.text(), highlight=False)
         _show(made, documents, tokenizer, console)
 
@@ -43,7 +43,12 @@ def _show(made: Prepared, documents: int, tokenizer: PreTrainedTokenizerBase | N
 
 
 def vocabulary_text(plan: Plan) -> str:
-    """What the draft vocabulary that training would make covers. Raises as `check_data` does."""
+    """What the draft vocabulary that training would make covers. Raises as `check_data` does.
+
+    Raises ValueError too for a recording, which trains no draft.
+    """
+    if records(plan):
+        raise ValueError(f"{plan.name} records and trains no draft; ask with the recipe that trains on its features")
     todo = work(plan)
     ((_, made),) = prepare_sources(plan.target, Path(plan.base), [todo.source], _cache(plan))
     counts_V = count(made.documents, plan.target.geometry.vocab_size)

@@ -11,10 +11,12 @@ from pathlib import Path
 import torch
 
 from specforge.plan import DataFile, Plan, Role
+from specforge.recording import RecordingError, read_manifest
 from specforge.runtime.env import hugging_face_cache
-from specforge.runtime.executor.work import capture_role, train_role
+from specforge.runtime.executor.work import apart, capture_role, train_role
+from specforge.runtime.recording.weights import fingerprint
 from specforge.runtime.target import find_folder
-from specforge.settings import CheckpointSettings, StoreSettings, TrainSettings
+from specforge.settings import CheckpointSettings, RecordedSettings, StoreSettings, TrainSettings
 from specforge.shipped import HUB, locate
 
 # what a device reports is a little below its name: an 80 GB H100 shows 79.2 GiB
@@ -42,6 +44,7 @@ def preflight(plan: Plan, folder: Path) -> None:
         *_not_yet(plan),
         *_packages(plan),
         *_files(plan),
+        *_recordings(plan),
         *_weights(plan),
         *_devices(plan),
         *_disk(plan, folder),
@@ -52,7 +55,7 @@ def preflight(plan: Plan, folder: Path) -> None:
 
 def _not_yet(plan: Plan) -> Iterator[str]:
     """What compiles and does not run in this version."""
-    if capture_role(plan) is train_role(plan):
+    if not apart(plan):
         return
     if capture_role(plan).engine != "transformers":
         yield "capture servers of SGLang do not run in this version; write servers=[Transformers()]"
@@ -65,7 +68,7 @@ def _not_yet(plan: Plan) -> Iterator[str]:
 def _packages(plan: Plan) -> Iterator[str]:
     """What processes of one run talk with."""
     missing = [name for name in SERVE if importlib.util.find_spec(name) is None]
-    if missing and capture_role(plan) is not train_role(plan):
+    if missing and apart(plan):
         yield f"target and trainer are apart, and {', '.join(missing)} is missing; pip install 'specforge[serve]'"
 
 
@@ -85,6 +88,29 @@ def _files(plan: Plan) -> Iterator[str]:
             yield f"{path} ({file.use}) has changed since the plan was compiled: {changed}; compile the recipe again"
 
 
+def _recordings(plan: Plan) -> Iterator[str]:
+    """The shards of the recordings, by size, and whether they are of these weights; manifests are files of the plan."""
+    for op in plan.ops("recorded"):
+        assert isinstance(op.settings, RecordedSettings)
+        folder = Path(plan.base, op.settings.path)
+        try:
+            manifest = read_manifest(folder)
+        except RecordingError:
+            continue  # _files says it
+        known = manifest.conditions.weights
+        here = fingerprint(plan.target, Path(plan.base)) if known and not list(_weights(plan)) else known
+        if here != known:
+            yield (
+                f"{folder} was recorded with other weights of {plan.target.name} (fingerprint {known[:12]}, here "
+                f"{here[:12]}); put back the weights that were recorded, or record with these"
+            )
+        for entry in manifest.shards:
+            size = (folder / entry.file).stat().st_size if (folder / entry.file).is_file() else None
+            if size != entry.bytes:
+                has = "is not there" if size is None else f"has {size} bytes, its manifest says {entry.bytes}"
+                yield f"{folder / entry.file} (recorded features) {has}; restore it, or record these features again"
+
+
 def _changed(path: Path, file: DataFile) -> str | None:
     size = path.stat().st_size
     if size != file.bytes:
@@ -95,7 +121,7 @@ def _changed(path: Path, file: DataFile) -> str | None:
 
 
 def _weights(plan: Plan) -> Iterator[str]:
-    if plan.target.random_seed is not None:
+    if plan.target.random_seed is not None or plan.ops("ckpt"):
         return
     try:
         find_folder(plan.target, Path(plan.base))

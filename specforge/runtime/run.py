@@ -22,7 +22,7 @@ from specforge.runtime.checkpoint.save import write_text
 from specforge.runtime.executor.colocated import execute as colocated
 from specforge.runtime.executor.disaggregated import execute as disaggregated
 from specforge.runtime.executor.executed import Executed, Executor
-from specforge.runtime.executor.work import capture_role, train_role
+from specforge.runtime.executor.work import apart
 from specforge.runtime.memory import memory
 from specforge.runtime.preflight import preflight
 from specforge.runtime.run_folder import RunFolder
@@ -106,7 +106,7 @@ def _memory(plan: Plan, folder: RunFolder) -> AbstractContextManager[None]:
 
 def topology(plan: Plan) -> str:
     """What picks the executor: whether the target runs where the draft is trained."""
-    return "colocated" if capture_role(plan) is train_role(plan) else "disaggregated"
+    return "disaggregated" if apart(plan) else "colocated"
 
 
 def _result_text(executed: Executed, plan: Plan, folder: RunFolder) -> str:

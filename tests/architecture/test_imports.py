@@ -25,6 +25,7 @@ FREE_NAMES = {"forward", "backward"}
 VALUES = ("specforge.dsl.feature",)
 WAIST = (
     *("specforge.plan", "specforge.plan_diff", "specforge.settings", "specforge.shipped"),
+    "specforge.recording",
     "specforge.target_logits",
 )
 COMPILER_THIRD = {"attrs", "networkx"}
@@ -71,6 +72,7 @@ LAYERS = (
     Layer("specforge/target_logits.py", ("specforge.settings",), set()),
     Layer("specforge/plan.py", (*VALUES, "specforge.settings"), {"attrs", "cattrs"}),
     Layer("specforge/plan_diff.py", (), {"attrs"}),
+    Layer("specforge/recording.py", (), {"attrs", "cattrs"}),
     Layer("specforge/compiler", ("specforge.dsl", "specforge.compiler", *WAIST), COMPILER_THIRD),
     Layer("specforge/runtime/control", (*VALUES, *WAIST, *LIGHT), {"attrs", "cattrs", *SERVE_THIRD}),
     Layer("specforge/runtime/capture/worker.py", LIGHT, set()),

@@ -203,4 +203,4 @@ def test_walk_gives_every_node_with_its_path():
 
 
 def test_a_policy_of_eagle3_leaves_the_layers_to_the_target():
-    assert Eagle3.policy(Target("lab/model")) == Policy()
+    assert Eagle3.policy(Target("lab/model")) == Policy(strategy="eagle3")

@@ -15,6 +15,17 @@ from specforge.compiler.checks.output import (
     export_once,
     interval_within_run,
 )
+from specforge.compiler.checks.recorded import (
+    all_recorded_or_none,
+    ckpt_is_recorded,
+    record_captures,
+    record_has_a_policy,
+    record_in_one_process,
+    recorded_dtype,
+    recorded_in_one_process,
+    recorded_layers,
+    recorded_of_this_target,
+)
 from specforge.compiler.checks.strategy import strategy_has_its_features, strategy_has_its_layers
 from specforge.compiler.checks.topology import (
     device_known,
@@ -43,16 +54,16 @@ class Check:
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("layer-out-of-range", "captured layers exist in the target", ("capture",), capture_layers_exist),
-    Check("length-beyond-context", "documents fit the target's context", ("capture",), capture_length_fits),
+    Check("layer-out-of-range", "captured layers exist in the target", ("capture", "ckpt"), capture_layers_exist),
+    Check("length-beyond-context", "documents fit the target's context", ("capture", "ckpt"), capture_length_fits),
     Check("tokenizer-missing", "chats need a target with a tokenizer", ("capture",), capture_needs_tokenizer),
-    Check("layer-count", "EAGLE3 reads exactly three layers", ("train",), strategy_has_its_layers),
+    Check("layer-count", "EAGLE3 reads exactly three layers", ("train", "record"), strategy_has_its_layers),
     Check("feature-missing", "a policy captures what its consumer reads", ("train",), strategy_has_its_features),
     Check("draft-vocabulary", "the draft's vocabulary is part of the target's", ("train",), draft_vocabulary_fits),
     Check("draft-heads", "a draft's heads go with those it takes from the target", ("train",), draft_heads_divide),
     Check("pack-too-small", "a pack holds the longest document", ("train",), pack_holds_a_document),
-    Check("device-unknown", "a topology's device is in the device table", ("train",), device_known),
-    Check("dtype-device", "a CPU computes in float32 or bfloat16", ("train",), dtype_suits_device),
+    Check("device-unknown", "a topology's device is in the device table", ("train", "record"), device_known),
+    Check("dtype-device", "a CPU computes in float32 or bfloat16", ("train", "record"), dtype_suits_device),
     Check("watermark-below-step", "two steps and a capture batch may wait", ("train",), watermark_holds_steps),
     Check("watermark-low", "capture goes on below where it stops", ("train",), low_watermark_below_high),
     Check("server-context", "documents fit what SGLang leaves of its context", ("train",), server_holds_documents),
@@ -60,6 +71,15 @@ CHECKS: tuple[Check, ...] = (
     Check("pool-too-small", "a store holds what its watermarks let wait", ("train",), pool_fits),
     Check("not-held-out", "an evaluation reads other rows than training", ("evaluate",), evaluation_held_out),
     Check("interval-beyond-run", "a given interval is not longer than the run", ("evaluate",), interval_within_run),
+    Check("recorded-target", "a recording is of the recipe's target", ("recorded",), recorded_of_this_target),
+    Check("recorded-layers", "a recording has what its consumer reads", ("recorded",), recorded_layers),
+    Check("recorded-dtype", "a recording is in the dtype that is asked for", ("recorded",), recorded_dtype),
+    Check("recorded-apart", "recorded features need no capture servers", ("recorded",), recorded_in_one_process),
+    Check("recorded-mixed", "all sources of a run are recordings, or none is", ("evaluate",), all_recorded_or_none),
+    Check("record-policy", "a recording's capture says what is captured", ("record",), record_has_a_policy),
+    Check("record-recorded", "a recording is made of a capture", ("record",), record_captures),
+    Check("ckpt-unrecorded", "files of another capture are recorded before training", ("ckpt",), ckpt_is_recorded),
+    Check("record-one-process", "a recording runs in one process", ("record",), record_in_one_process),
     Check("checkpoint-twice", "a recipe has one Checkpoint", ("checkpoint",), checkpoint_once),
     Check("export-twice", "a format is exported once", ("export",), export_once),
 )

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.dsl.node import problem_of, written
 from specforge.dsl.problem import Problem
-from specforge.dsl.source import files_of
+from specforge.dsl.source import Recorded, files_of
 
 
 def evaluation_held_out(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    content = {f.path: f.sha256 for f in facts.world.files}
-    pairs = itertools.product(files_of(node.spec.source), files_of(facts.recipe.train.features.source))
-    same = ((s, t) for s, t in pairs if content.get(s.path, s.path) == content.get(t.path, t.path))
+    pairs = itertools.product(files_of(node.spec.source), files_of(facts.train.features.source))
+    same = ((s, t) for s, t in pairs if _rows(s, facts) == _rows(t, facts))
     for source, trained in itertools.islice(same, 1):
         what = f"Evaluate.source reads {source.path!r}, and the draft is trained on the same rows: {trained.path!r}"
         fix = "give it a file of rows that training does not read"
         yield problem_of(node.spec, "source", "not-held-out", what, fix)
 
 
+def _rows(source: Any, facts: Facts) -> str:
+    """What tells the rows of one source from those of another."""
+    if isinstance(source, Recorded):
+        return facts.world.recording(source).conditions.source
+    return next((f.sha256 for f in facts.world.files if f.path == source.path), source.path)
+
+
 def interval_within_run(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    every, steps, place = node.spec.every, facts.recipe.train.max_steps, written(node.spec)
+    every, steps, place = node.spec.every, facts.train.max_steps, written(node.spec)
     given = "every" in (*place.given, *place.overridden)
     if given and steps is not None and every > steps:
         what = f"Evaluate.every is {every}, and the run has max_steps={steps}"

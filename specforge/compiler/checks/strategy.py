@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
-from specforge.compiler.strategy import knowledge
+from specforge.compiler.strategy import known
 from specforge.compiler.strategy.eagle3 import LAYERS
 from specforge.dsl.node import problem_of
 from specforge.dsl.problem import Problem
@@ -14,6 +14,8 @@ from specforge.dsl.problem import Problem
 
 def strategy_has_its_layers(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
     policy = node.spec.features.policy
+    if node.kind == "record" and (policy is None or policy.layers is not None or policy.strategy is None):
+        return
     if policy is not None and policy.layers is not None:
         if len(policy.layers) != LAYERS:
             what = f"Policy.layers is {list(policy.layers)}, and Eagle3 reads exactly {LAYERS} layers"
@@ -21,7 +23,7 @@ def strategy_has_its_layers(node: Node, graph: Graph, facts: Facts) -> Iterator[
             yield problem_of(policy, "layers", "layer-count", what, fix)
         return
     geometry = facts.world.geometry(node.spec.features.target)
-    layers = knowledge(node.spec.strategy).layers(geometry)
+    layers = known(facts).layers(geometry)
     if min(layers) < 0 or len(set(layers)) != len(layers) or list(layers) != sorted(layers):
         what = f"Eagle3 reads layers 1, L//2 - 1 and L - 4, and {node.spec.features.target.name} has only"
         what += f" {geometry.num_layers} layers: {list(layers)}"

@@ -13,6 +13,7 @@ from specforge.dsl.node import problem_of
 from specforge.dsl.output import Checkpoint
 from specforge.dsl.problem import Problem
 from specforge.dsl.rule import nearest
+from specforge.dsl.source import Recorded
 
 GIB = 2**30
 # slots of its context that SGLang reserves beyond a prompt
@@ -59,7 +60,9 @@ def low_watermark_below_high(node: Node, graph: Graph, facts: Facts) -> Iterator
 
 def server_holds_documents(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
     """A document beyond the target's whole context is another rule's."""
-    source, context = facts.recipe.train.features.source, facts.geometry.max_position_embeddings
+    source, context = facts.train.features.source, facts.geometry.max_position_embeddings
+    if isinstance(source, Recorded):
+        return
     most = context - SGLANG_RESERVED
     if isinstance(facts.engine, SGLang) and most < source.max_length <= context:
         what = f"{type(source).__name__}.max_length is {source.max_length}, and SGLang keeps {SGLANG_RESERVED} tokens "
@@ -71,7 +74,7 @@ def retained_features_end(node: Node, graph: Graph, facts: Facts) -> Iterator[Pr
     if not facts.apart or facts.disaggregated.retain != "features":
         return
     every = next((c.every for c in facts.recipe.outputs if isinstance(c, Checkpoint)), 0)
-    if not every and facts.recipe.train.max_steps is None:
+    if not every and facts.train.max_steps is None:
         what = "Disaggregated.retain is 'features', and no checkpoint covers them before the end of the run"
         fix = "write Checkpoint(every=...) into outputs, or retain='prompts'"
         yield problem_of(facts.disaggregated, "retain", "retain-without-end", what, fix)

@@ -11,8 +11,8 @@ from specforge.dsl.problem import Problem
 
 
 def pack_holds_a_document(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    tokens, source = node.spec.pack_tokens, node.spec.features.source
-    if tokens is not None and tokens < source.max_length:
-        what = f"Train.pack_tokens is {tokens}, and documents of up to max_length={source.max_length} tokens do not fit"
-        fix = f"set pack_tokens={source.max_length} or more, or lower max_length"
+    tokens, longest = node.spec.pack_tokens, facts.max_length
+    if tokens is not None and tokens < longest:
+        what = f"Train.pack_tokens is {tokens}, and documents of up to max_length={longest} tokens do not fit"
+        fix = f"set pack_tokens={longest} or more, or lower max_length"
         yield Problem(written(node.spec).line_of("pack_tokens"), "pack-too-small", what, fix)

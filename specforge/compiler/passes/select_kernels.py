@@ -15,7 +15,12 @@ WIDEST_HEAD = 256
 
 
 def select_kernels(graph: Graph, facts: Facts) -> Graph:
-    """Triton where the device is a GPU and the draft computes in bfloat16, else PyTorch; the runtime decides alike."""
+    """Triton where the device is a GPU and the draft computes in bfloat16, else PyTorch; the runtime decides alike.
+
+    A recording has no such operation.
+    """
+    if facts.recipe.train is None:
+        return graph
     choices = tuple(KernelChoice(op, *_choice(op, facts)) for op in HOT)
     return graph.with_nodes(attrs.evolve(n, kernels=choices) for n in graph.nodes if n.kind in ("train", "evaluate"))
 

@@ -29,16 +29,15 @@ def least_documents(facts: Facts) -> int | None:
 def retained_documents(facts: Facts) -> int | None:
     """Documents that `retain="features"` keeps until a checkpoint covers them; None where that is not known."""
     recipe = facts.recipe
-    every = next((c.every for c in recipe.outputs if isinstance(c, Checkpoint)), 0) or recipe.train.max_steps
+    every = next((c.every for c in recipe.outputs if isinstance(c, Checkpoint)), 0) or facts.train.max_steps
     step = facts.step_documents
     return None if every is None or step is None else every * step
 
 
 def bytes_per_document(facts: Facts) -> int:
     """Features of a document at full length."""
-    features, train = facts.recipe.train.features, facts.recipe.train
-    needs = knowledge(train.strategy).needs(facts.geometry, features.policy, facts.target_dtype)
-    return sum(f.bytes_per_token for f in needs) * features.source.max_length
+    needs = knowledge(facts.train.strategy).needs(facts.geometry, facts.features.policy, facts.target_dtype)
+    return sum(f.bytes_per_token for f in needs) * facts.max_length
 
 
 def pool_bytes(facts: Facts, high: int | None) -> int | None:

@@ -38,7 +38,7 @@ class Eagle3Knowledge:
         )
 
     def settings(self, facts: Facts) -> Eagle3Settings:
-        options = facts.recipe.train.strategy
+        options = facts.train.strategy
         return Eagle3Settings(
             ttt_length=options.ttt_length,
             position_decay=float(options.position_decay),
@@ -50,7 +50,7 @@ class Eagle3Knowledge:
 
     def draft(self, facts: Facts, aux_layers: tuple[int, ...]) -> DraftSettings:
         """The draft, resolved: sizes that the recipe leaves out are the target's."""
-        geometry, wanted, options = facts.geometry, facts.recipe.train.draft, facts.recipe.train.strategy
+        geometry, wanted, options = facts.geometry, facts.train.draft, facts.train.strategy
         heads = draft_heads(geometry)
         settings = DraftSettings(
             architecture="LlamaForCausalLMEagle3",

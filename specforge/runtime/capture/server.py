@@ -117,7 +117,9 @@ def main(assignment: Assignment) -> int:
         f"{plan.target.name} was loaded to capture", "Use a smaller target, or a GPU that no other program uses."
     ):
         target = load_target(plan.target, Path(plan.base), Placement(str(device), role.target_dtype))
-        engine = TransformersEngine(target, work(plan).capture)
+        settings = work(plan).capture
+        assert settings is not None, "a capture server captures"
+        engine = TransformersEngine(target, settings)
     if engine.note:
         print(engine.note)
     serve(CaptureServer(engine, open_store(assignment), assignment.token).app())

@@ -54,6 +54,13 @@ class Preparation:
         """The preparations of what a mix mixes."""
         return tuple(attrs.evolve(self, source=part) for part in self.source.parts)
 
+    @property
+    def tokenizer_digest(self) -> str:
+        """sha256 (hex) of the tokenizer alone; "" without one."""
+        if self.tokenizer is None:
+            return ""
+        return hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
     def _tokenizer(self) -> dict[str, Any] | None:
         if self.tokenizer is None:
             return None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import torch
 
+from specforge.runtime.capture.caught import Capturing, Caught
 from specforge.runtime.capture.finite import faults
 from specforge.runtime.capture.transformers_engine import TransformersEngine
 from specforge.runtime.data.batch import Batch, Features
@@ -20,20 +21,11 @@ from specforge.runtime.train.parallel import Ranks
 
 
 @attrs.frozen(eq=False)
-class Caught:
-    """Features by document index, and the documents that have none."""
-
-    features: dict[int, Features]
-    holes: tuple[Hole, ...]
-
-
-@attrs.frozen(eq=False)
 class Capturer:
     """The engine with its capture batches: at most `documents` of them go through the target together."""
 
     engine: TransformersEngine
     documents: int
-    device: torch.device
 
     def capture(self, prepared: Prepared, indices: Sequence[int]) -> Caught:
         """The features of these documents; those with features that are not finite are holes."""
@@ -51,9 +43,10 @@ class CaptureFeed:
     Small documents are captured for several steps at once: `held` are those of the steps still to come.
     """
 
-    capturer: Capturer
+    capturer: Capturing
     prepared: Prepared
     order: Order
+    device: torch.device
     held: dict[int, Caught] = attrs.Factory(dict)
     rank: int = 0
     holes: tuple[Hole, ...] = ()
@@ -62,7 +55,7 @@ class CaptureFeed:
         if step not in self.held:
             self.held = self._captured(step)
         caught = self.held.pop(step)
-        packer = Packer(self.prepared, self.capturer.device)
+        packer = Packer(self.prepared, self.device)
         fed = packer.fed(self.order.step(step, self.rank), caught.features, caught.holes)
         self.holes = fed.holes
         return fed.batches
@@ -111,7 +104,7 @@ class InProcess:
         """
         prepared, documents = self.held_out_sources[evaluation]
         capturer, ranks = self.feed.capturer, self.ranks
-        packer = Packer(prepared, capturer.device)
+        packer = Packer(prepared, self.feed.device)
         packs = chunks(tuple(range(len(prepared.documents))), documents)
         for first in range(0, len(packs), ranks.size):
             indices = packs[first + ranks.rank] if first + ranks.rank < len(packs) else ()

@@ -33,4 +33,5 @@ def run_agenda(seed: int, work: Work, sources: Sequence[Prepared]) -> Agenda:
         for evaluation, prepared in zip(work.evaluations, sources[1:], strict=True)
     )
     lengths = tuple(prepared.length for prepared in sources)
+    assert work.capture is not None, "an agenda is of what is captured"
     return Agenda(run_order(seed, work, sources[0], 1), work.capture.batch_documents, lengths, held_out)

@@ -1,0 +1,4 @@
+from specforge.dsl import Capture, Eagle3, Policy, Recipe, Recorded, Target, Train
+
+target = Target("tiny-llama", config="../../recipes/targets/tiny-llama.json", random_weights=True)
+recipe = Recipe(name="bad", train=Train(Capture(Recorded("recordings/tiny"), target, Policy(dtype="bfloat16")), Eagle3(ttt_length=4)))

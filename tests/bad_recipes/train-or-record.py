@@ -1,0 +1,3 @@
+from specforge.dsl import Recipe
+
+recipe = Recipe(name="bad")
