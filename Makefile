@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "specforge needs Python 3.11 or newer: make install PYTHON=/path/to/python3"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -qq --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,dev,gguf,serve]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,dev,gguf]'
 	@touch $@
 
 demo: install  ## train a draft for a real model on this CPU and measure it (about 8 minutes)
@@ -29,7 +29,8 @@ demo: install  ## train a draft for a real model on this CPU and measure it (abo
 test: check  ## everything that CI checks
 
 check: lint types  ## ruff, mypy, and all tests: goldens, import table, README blocks and docs/errors.md are among them
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m alone
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not alone" -n $(WORKERS) --dist worksteal
 
 lint: install  ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -168,7 +168,8 @@ class Parameter:
 class DraftSettings:
     """The draft model, fully resolved. `target_hidden_size` is the width of one captured layer; `aux_layers` which.
 
-    `parameters` is the state_dict: names, shapes, dtypes.
+    `parameters` is the state_dict: names, shapes, dtypes. `weights`: the file that a first start
+    reads them from, relative to the plan's base, None: drawn from the seed.
     """
 
     architecture: str
@@ -190,6 +191,7 @@ class DraftSettings:
     dtype: str
     initializer_range: float
     parameters: tuple[Parameter, ...]
+    weights: str | None = None
 
 
 @attrs.frozen

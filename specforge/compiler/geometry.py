@@ -12,6 +12,7 @@ import attrs
 
 from specforge.compiler.load import Loaded
 from specforge.compiler.problem import Problem
+from specforge.dsl.draft import Draft
 from specforge.dsl.node import BAD, ReadBadValue, problem_of
 from specforge.dsl.recipe import walk
 from specforge.dsl.rule import nearest
@@ -29,6 +30,7 @@ WORLD_RULES = {
     "target-head": "what a target does to its logits is known",
     "file-not-found": "a file that the recipe names exists",
     "file-empty": "a file that the recipe names is not empty",
+    "draft-weights": "the weights a draft starts from are a whole safetensors file",
     "recorded-missing": "a recording that is read is whole: its manifest.json, written last, is there",
     "ckpt-missing": "a folder of .ckpt files has some",
     "recorded-damaged": "the manifest of a recording is as this version writes it",
@@ -43,6 +45,7 @@ class World:
 
     `configs`: paths as `specforge.shipped.locate` reads them, the same on every machine. `folders`: targets that are
     local folders. `templates`: the text of each chat template, by path. `files`: what was read, with digests.
+    `weights`: by path, the shapes of the tensors that a draft starts from.
     """
 
     base: Path
@@ -52,6 +55,7 @@ class World:
     templates: dict[str, str]
     files: tuple[DataFile, ...]
     recordings: dict[str, Manifest] = attrs.Factory(dict)
+    weights: dict[str, dict[str, tuple[int, ...]]] = attrs.Factory(dict)
 
     def recording(self, source: Recorded) -> Manifest:
         """What the manifest of a recording says; ReadBadValue where it was refused."""
@@ -85,6 +89,9 @@ def read_world(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[World, li
                     files[path] = _digest(path, use, loaded.base / path)
                     if name == "chat_template":
                         world.templates[path] = (loaded.base / path).read_text(encoding="utf-8")
+        elif isinstance(node, Draft) and isinstance(node.weights, str):
+            if _readable(node, "weights", node.weights, loaded, problems) and _shapes(node, world, problems):
+                files[node.weights] = _digest(node.weights, "the draft's first weights", loaded.base / node.weights)
         elif isinstance(node, Ckpt) and _whole(node):
             _files_of(node, world, problems)
         elif isinstance(node, Recorded) and _whole(node) and _recorded(node, world, problems):
@@ -125,6 +132,24 @@ def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Pr
         problems.append(problem_of(node, name, "file-empty", what, "write one JSON row per line into it"))
         return False
     return True
+
+
+def _shapes(node: Draft, world: World, problems: list[Problem]) -> bool:
+    """Read the header of a safetensors file: eight bytes of its length, then JSON."""
+    place = _plain(world.base / str(node.weights))
+    try:
+        with place.open("rb") as file:
+            header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        header.pop("__metadata__", None)
+        world.weights[str(node.weights)] = {name: tuple(tensor["shape"]) for name, tensor in header.items()}
+        whole: bool = max(tensor["data_offsets"][1] for tensor in header.values()) < place.stat().st_size
+    except (ValueError, OverflowError, MemoryError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        what = f"Draft.weights is {node.weights!r}, and {place} is not a whole safetensors file"
+        fix = "name the model.safetensors of an export, or the draft.safetensors of a checkpoint"
+        problems.append(problem_of(node, "weights", "draft-weights", what, fix))
+    return whole
 
 
 def _files_of(node: Ckpt, world: World, problems: list[Problem]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from specforge.dsl.node import NodeRule, field, node
-from specforge.dsl.rule import Fault, even, whole
+from specforge.dsl.rule import Fault, even, text, whole
 
 
 def _heads_divide(draft: Any) -> tuple[str, Fault] | None:
@@ -22,6 +22,8 @@ class Draft:
 
     `vocab_size`: tokens the draft can propose; None: the smaller of 32000 and the target's vocabulary. The ids are the
     most frequent supervised ones. The other sizes are the target's unless given.
+    `weights`: a safetensors file to start from, of an export or a checkpoint of this draft's sizes (relative to the
+    recipe): its weights, with a fresh optimizer, and its vocabulary map. A run that goes on reads its checkpoint.
     """
 
     RULES: ClassVar[tuple[NodeRule, ...]] = (
@@ -33,3 +35,4 @@ class Draft:
     num_heads: int | None = field(whole(), default=None, optional=True)
     num_kv_heads: int | None = field(whole(), default=None, optional=True)
     head_dim: int | None = field(even(), default=None, optional=True)
+    weights: str | None = field(text("the path of a safetensors file"), default=None, optional=True)

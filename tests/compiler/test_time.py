@@ -37,6 +37,7 @@ def modules_after(code: str) -> set[str]:
     return {name.partition(".")[0] for name in made.stderr.split()}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("command", COMMANDS, ids=RECIPES)
 def test_a_plan_takes_half_a_second(command):
     times = [cpu_seconds([sys.executable, "-m", "specforge.cli", *command]) for _ in range(5)]

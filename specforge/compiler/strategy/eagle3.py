@@ -72,6 +72,7 @@ class Eagle3Knowledge:
             dtype=facts.precision,
             initializer_range=geometry.initializer_range,
             parameters=(),
+            weights=wanted.weights,
         )
         return attrs.evolve(settings, parameters=parameters(settings))
 

@@ -16,7 +16,8 @@ from specforge.runtime.decode.eagle3_proposer import Eagle3Proposer
 from specforge.runtime.decode.prompts import Prompt, PromptFile, read_prompts
 from specforge.runtime.decode.report import EvalReport, Sample, Setup, Speed
 from specforge.runtime.decode.speculative import GREEDY, Decoded, Limits, decode
-from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
+from specforge.runtime.draft.eagle3 import Eagle3Draft
+from specforge.runtime.draft.warm_start import first_draft
 from specforge.runtime.memory import memory
 from specforge.runtime.target import Placement, TargetModel, load_target, load_tokenizer
 from specforge.settings import SourceSettings
@@ -121,7 +122,8 @@ def _evaluate(request: EvalRequest) -> EvalReport:
 def load_draft(saved: SavedDraft, target: TargetModel, untrained: bool = False) -> Eagle3Draft:
     """The checkpoint's draft in the target's dtype, on its device, with its embedding; or the run's initial draft."""
     tensors = saved.checkpoint.draft
-    draft = init_draft(saved.train.draft, saved.checkpoint.plan.seed)
+    settings = saved.train.draft if untrained else attrs.evolve(saved.train.draft, weights=None)
+    draft = first_draft(settings, saved.checkpoint.plan.seed, saved.base)
     with torch.no_grad():
         if untrained:
             draft.d2t.copy_(tensors["d2t"])

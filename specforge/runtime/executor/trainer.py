@@ -23,7 +23,8 @@ from specforge.runtime.data.batch import Batch
 from specforge.runtime.data.order import Order
 from specforge.runtime.data.prepared import Prepared
 from specforge.runtime.data.vocab_map import check, count, vocab_map
-from specforge.runtime.draft.eagle3 import Eagle3Draft, init_draft
+from specforge.runtime.draft.eagle3 import Eagle3Draft
+from specforge.runtime.draft.warm_start import first_draft
 from specforge.runtime.executor.executed import Executed
 from specforge.runtime.executor.run_order import run_order
 from specforge.runtime.executor.supply import Supply
@@ -119,15 +120,20 @@ class Trainer:
     def _draft(self, head: TargetHead, resumed: _Resumed | None) -> Eagle3Draft:
         """The draft with float32 weights on the device, the target's embedding, and the vocabulary map.
 
-        The map is made at the first start only; after that it is the checkpoint's.
+        The map is made at the first start only; after that it is the checkpoint's. A draft that starts from a file has
+        the file's.
         """
         settings = self.work.train.draft
-        draft = init_draft(settings, self.plan.seed)
+        if resumed is not None:
+            settings = attrs.evolve(settings, weights=None)
+        draft = first_draft(settings, self.plan.seed, Path(self.plan.base))
         with torch.no_grad():
             draft.embed_tokens.weight.copy_(head.embedding_VH)
             if resumed is not None:
                 restore(resumed.checkpoint, draft, resumed.folder)
                 check(draft.d2t.numpy(), draft.t2d.numpy(), settings.draft_vocab_size, settings.vocab_size)
+            elif settings.weights is not None:
+                self.say(f"draft weights and vocabulary map: {settings.weights}")
             else:
                 made = vocab_map(count(self.sources[0].documents, settings.vocab_size), settings.draft_vocab_size)
                 draft.d2t.copy_(torch.from_numpy(made.d2t))
