@@ -1,4 +1,4 @@
-"""In: a target's Geometry. Out: `DraftHeads`, the heads of a draft whose recipe names none, and why they are these."""
+"""In: a target's Geometry, or a draft's config. Out: `DraftHeads`: heads that a recipe does not name, and why these."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class DraftHeads:
     dim_reason: str = "the target's"
 
 
-def draft_heads(geometry: Geometry) -> DraftHeads:
-    """The target's; for one with latent attention, a Llama's of its hidden size with heads as wide as its values.
+def draft_heads(geometry: Geometry, own: Geometry | None = None) -> DraftHeads:
+    """Those of the draft's `own` config; else the target's; for latent attention a Llama's, as wide as its values.
 
-    Its own heads are more than its hidden size holds, and every one has keys of its own.
+    The heads of latent attention are more than its hidden size holds, and every one has keys of its own.
     """
+    if own is not None:
+        return DraftHeads(own.num_heads, own.num_kv_heads, own.head_dim, *["the draft's config"] * 3)
     if geometry.latent is None:
         return DraftHeads(geometry.num_heads, geometry.num_kv_heads, geometry.head_dim)
     heads = max(1, geometry.hidden_size // geometry.head_dim)

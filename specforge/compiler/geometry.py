@@ -10,6 +10,8 @@ from typing import Any
 
 import attrs
 
+from specforge.compiler.config_json import SIZES, geometry_of
+from specforge.compiler.draft_files import DraftConfig, read_config, read_shapes
 from specforge.compiler.load import Loaded
 from specforge.compiler.problem import Problem
 from specforge.dsl.draft import Draft
@@ -20,9 +22,9 @@ from specforge.dsl.source import TEXTS, Ckpt, Recorded
 from specforge.dsl.target import Target
 from specforge.plan import DataFile
 from specforge.recording import MANIFEST, Manifest, RecordingError, read_manifest
-from specforge.settings import Experts, Geometry, LatentAttention
+from specforge.settings import Geometry
 from specforge.shipped import PREFIX, config_name, hub_config, hub_path, locate, recipes_folder
-from specforge.target_logits import logits_of, unsupported
+from specforge.target_logits import unsupported
 
 WORLD_RULES = {
     "target-not-found": "a target's config.json is found without a network",
@@ -31,12 +33,11 @@ WORLD_RULES = {
     "file-not-found": "a file that the recipe names exists",
     "file-empty": "a file that the recipe names is not empty",
     "draft-weights": "the weights a draft starts from are a whole safetensors file",
+    "draft-config": "a draft's config is a config.json with the sizes of a draft",
     "recorded-missing": "a recording that is read is whole: its manifest.json, written last, is there",
     "ckpt-missing": "a folder of .ckpt files has some",
     "recorded-damaged": "the manifest of a recording is as this version writes it",
 }
-_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-_TIED_BY_DEFAULT = ("gemma", "cohere")
 
 
 @attrs.frozen
@@ -45,7 +46,7 @@ class World:
 
     `configs`: paths as `specforge.shipped.locate` reads them, the same on every machine. `folders`: targets that are
     local folders. `templates`: the text of each chat template, by path. `files`: what was read, with digests.
-    `weights`: by path, the shapes of the tensors that a draft starts from.
+    `weights`: by path, the shapes of the tensors that a draft starts from. `drafts`: by path, a draft's own config.
     """
 
     base: Path
@@ -56,12 +57,21 @@ class World:
     files: tuple[DataFile, ...]
     recordings: dict[str, Manifest] = attrs.Factory(dict)
     weights: dict[str, dict[str, tuple[int, ...]]] = attrs.Factory(dict)
+    drafts: dict[str, DraftConfig] = attrs.Factory(dict)
 
     def recording(self, source: Recorded) -> Manifest:
         """What the manifest of a recording says; ReadBadValue where it was refused."""
         if source.path not in self.recordings:
             raise ReadBadValue
         return self.recordings[source.path]
+
+    def draft(self, draft: Draft) -> DraftConfig | None:
+        """The config a draft is given, None without one; ReadBadValue where it was refused."""
+        if draft.config is None:
+            return None
+        if draft.config not in self.drafts:
+            raise ReadBadValue
+        return self.drafts[draft.config]
 
     def geometry(self, target: Target) -> Geometry:
         """The target's geometry; a rule that asks for one that was refused has nothing to say (ReadBadValue)."""
@@ -89,9 +99,8 @@ def read_world(loaded: Loaded, caches: tuple[Path, ...] = ()) -> tuple[World, li
                     files[path] = _digest(path, use, loaded.base / path)
                     if name == "chat_template":
                         world.templates[path] = (loaded.base / path).read_text(encoding="utf-8")
-        elif isinstance(node, Draft) and isinstance(node.weights, str):
-            if _readable(node, "weights", node.weights, loaded, problems) and _shapes(node, world, problems):
-                files[node.weights] = _digest(node.weights, "the draft's first weights", loaded.base / node.weights)
+        elif isinstance(node, Draft):
+            _read_draft(node, loaded, world, files, problems)
         elif isinstance(node, Ckpt) and _whole(node):
             _files_of(node, world, problems)
         elif isinstance(node, Recorded) and _whole(node) and _recorded(node, world, problems):
@@ -134,22 +143,21 @@ def _readable(node: Any, name: str, path: str, loaded: Loaded, problems: list[Pr
     return True
 
 
-def _shapes(node: Draft, world: World, problems: list[Problem]) -> bool:
-    """Read the header of a safetensors file: eight bytes of its length, then JSON."""
-    place = _plain(world.base / str(node.weights))
-    try:
-        with place.open("rb") as file:
-            header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        header.pop("__metadata__", None)
-        world.weights[str(node.weights)] = {name: tuple(tensor["shape"]) for name, tensor in header.items()}
-        whole: bool = max(tensor["data_offsets"][1] for tensor in header.values()) < place.stat().st_size
-    except (ValueError, OverflowError, MemoryError, KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
-        what = f"Draft.weights is {node.weights!r}, and {place} is not a whole safetensors file"
-        fix = "name the model.safetensors of an export, or the draft.safetensors of a checkpoint"
-        problems.append(problem_of(node, "weights", "draft-weights", what, fix))
-    return whole
+def _read_draft(node: Draft, loaded: Loaded, world: World, files: dict[str, DataFile], problems: list[Problem]) -> None:
+    if isinstance(node.config, str) and _readable(node, "config", node.config, loaded, problems):
+        config = read_config(node, _plain(world.base / node.config))
+        if isinstance(config, Problem):
+            problems.append(config)
+        else:
+            world.drafts[node.config] = config
+            files[node.config] = _digest(node.config, "draft config", world.base / node.config)
+    if isinstance(node.weights, str) and _readable(node, "weights", node.weights, loaded, problems):
+        shapes = read_shapes(node, _plain(world.base / node.weights))
+        if isinstance(shapes, Problem):
+            problems.append(shapes)
+        else:
+            world.weights[node.weights] = shapes
+            files[node.weights] = _digest(node.weights, "the draft's first weights", world.base / node.weights)
 
 
 def _files_of(node: Ckpt, world: World, problems: list[Problem]) -> None:
@@ -207,7 +215,7 @@ def _read_target(target: Target, world: World, caches: tuple[Path, ...], problem
     try:
         config = json.loads(place.read_text(encoding="utf-8"))
         config = {**config, **(config.get("text_config") or {})}
-        absent = [key for key in _SIZES if not isinstance(config.get(key), int) or config[key] < 1]
+        absent = [key for key in SIZES if not isinstance(config.get(key), int) or config[key] < 1]
     except (ValueError, TypeError, AttributeError) as error:
         what = f"Target {target.name!r}: {place} is not a JSON object ({error})"
         problems.append(problem_of(target, field, "target-config", what, "use the config.json of a transformers model"))
@@ -237,67 +245,3 @@ def _find_config(target: Target, world: World, caches: tuple[Path, ...]) -> str 
     if (recipes_folder() / "targets" / config_name(target.name)).is_file():
         return PREFIX + config_name(target.name)
     return hub_path(target.name) if hub_config(target.name, caches) else None
-
-
-def geometry_of(config: dict[str, Any]) -> Geometry:
-    """The Geometry of a config.json whose text_config, if any, was lifted to the top."""
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    eos, model_type = config.get("eos_token_id"), config.get("model_type", "unknown")
-    dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
-    latent = _latent(config)
-    return Geometry(
-        architecture=(config.get("architectures") or ["unknown"])[0],
-        model_type=model_type,
-        hidden_size=hidden,
-        num_layers=config["num_hidden_layers"],
-        num_heads=heads,
-        num_kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=latent.value_dim if latent else config.get("head_dim") or hidden // heads,
-        intermediate_size=config["intermediate_size"],
-        vocab_size=config["vocab_size"],
-        max_position_embeddings=config.get("max_position_embeddings") or 2048,
-        rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
-        hidden_act=config.get("hidden_act") or config.get("hidden_activation") or "silu",
-        rope=_rope(config),
-        tied_embeddings=bool(config.get("tie_word_embeddings", model_type.startswith(_TIED_BY_DEFAULT))),
-        bos_token_id=config.get("bos_token_id"),
-        eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
-        pad_token_id=config.get("pad_token_id"),
-        initializer_range=float(config.get("initializer_range") or 0.02),
-        weights_dtype=str(dtype).removeprefix("torch."),
-        experts=_experts(config),
-        latent=latent,
-        logits=logits_of(config),
-    )
-
-
-def _experts(config: dict[str, Any]) -> Experts | None:
-    """The same of the ways in which Qwen3-MoE, DeepSeek-V3 and Mixtral write it; None without a layer of experts."""
-    counts = [config.get(key) for key in ("num_experts", "n_routed_experts", "num_local_experts")]
-    count = next((int(n) for n in counts if n), 0)
-    first, step = config.get("first_k_dense_replace") or 0, config.get("decoder_sparse_step") or 1
-    dense = set(config.get("mlp_only_layers") or ())
-    layers = [i for i in range(config["num_hidden_layers"]) if i >= first and i not in dense and (i + 1) % step == 0]
-    if not count or not layers:
-        return None
-    width = config.get("moe_intermediate_size") or config["intermediate_size"]
-    active, shared = int(config["num_experts_per_tok"]), int(config.get("n_shared_experts") or 0)
-    return Experts(count, active, shared, int(width), len(layers))
-
-
-def _latent(config: dict[str, Any]) -> LatentAttention | None:
-    if not config.get("kv_lora_rank"):
-        return None
-    sizes = (int(config[key]) for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    rank = config.get("q_lora_rank")
-    return LatentAttention(None if rank is None else int(rank), *sizes)
-
-
-def _rope(config: dict[str, Any]) -> dict[str, Any]:
-    """One schema (transformers 5) for both ways a config writes its rotary embedding."""
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    rope = dict(rope.get("full_attention") or rope)  # Gemma 3 has one for each kind of layer; the draft attends fully
-    kind = rope.pop("type", None)
-    rope.setdefault("rope_type", kind or "default")
-    rope.setdefault("rope_theta", config.get("rope_theta") or 10000.0)
-    return dict(sorted(rope.items()))

@@ -56,11 +56,15 @@ def _one_line(value: object) -> str:
 
 def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
     draft, geometry, device = train.draft, facts.geometry, facts.device.name
-    target, heads = "the target's", draft_heads(geometry)
+    wanted = facts.train.draft
+    config = facts.world.draft(wanted)
+    heads = draft_heads(geometry, None if config is None else config.geometry)
+    target = "the target's" if config is None else "the draft's config"
+    vocabulary = "the smaller of 32000 and the target's vocabulary" if config is None else target
     fill = "the documents of a micro-step" if device == "cpu" else "fills the device"
     batch = (str(facts.micro_documents), "no size is given")
     known: dict[str, tuple[str, str]] = {
-        "train.draft.vocab_size": (str(draft.draft_vocab_size), "the smaller of 32000 and the target's vocabulary"),
+        "train.draft.vocab_size": (str(draft.draft_vocab_size), vocabulary),
         "train.draft.intermediate_size": (str(draft.intermediate_size), target),
         "train.draft.num_heads": (str(draft.num_heads), heads.heads_reason),
         "train.draft.num_kv_heads": (str(draft.num_kv_heads), heads.kv_reason),

@@ -22,6 +22,8 @@ class Draft:
 
     `vocab_size`: tokens the draft can propose; None: the smaller of 32000 and the target's vocabulary. The ids are the
     most frequent supervised ones. The other sizes are the target's unless given.
+    `config`: the config.json of a draft (relative to the recipe), of an export or as SGLang reads it: what is not given
+    here is the file's: sizes, activation, norm epsilon, rotary embedding.
     `weights`: a safetensors file to start from, of an export or a checkpoint of this draft's sizes (relative to the
     recipe): its weights, with a fresh optimizer, and its vocabulary map. A run that goes on reads its checkpoint.
     """
@@ -35,4 +37,5 @@ class Draft:
     num_heads: int | None = field(whole(), default=None, optional=True)
     num_kv_heads: int | None = field(whole(), default=None, optional=True)
     head_dim: int | None = field(even(), default=None, optional=True)
+    config: str | None = field(text("the path of a config.json"), default=None, optional=True)
     weights: str | None = field(text("the path of a safetensors file"), default=None, optional=True)

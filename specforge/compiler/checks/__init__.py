@@ -8,7 +8,13 @@ from typing import Any
 import attrs
 
 from specforge.compiler.checks.capture import capture_layers_exist, capture_length_fits, capture_needs_tokenizer
-from specforge.compiler.checks.draft import draft_heads_divide, draft_vocabulary_fits, draft_weights_fit
+from specforge.compiler.checks.draft import (
+    draft_config_fits,
+    draft_heads_divide,
+    draft_rope_known,
+    draft_vocabulary_fits,
+    draft_weights_fit,
+)
 from specforge.compiler.checks.output import (
     checkpoint_once,
     evaluation_held_out,
@@ -60,6 +66,8 @@ CHECKS: tuple[Check, ...] = (
     Check("layer-count", "EAGLE3 reads exactly three layers", ("train", "record"), strategy_has_its_layers),
     Check("feature-missing", "a policy captures what its consumer reads", ("train",), strategy_has_its_features),
     Check("draft-vocabulary", "the draft's vocabulary is part of the target's", ("train",), draft_vocabulary_fits),
+    Check("draft-config-fit", "a draft's config is of a draft for this target", ("train",), draft_config_fits),
+    Check("draft-rope", "a draft can compute its rotary embedding", ("train",), draft_rope_known),
     Check("draft-weights-fit", "a draft starts from weights of its own sizes", ("train",), draft_weights_fit),
     Check("draft-heads", "a draft's heads go with those it takes from the target", ("train",), draft_heads_divide),
     Check("pack-too-small", "a pack holds the longest document", ("train",), pack_holds_a_document),

@@ -13,6 +13,7 @@ from specforge.dsl.capture import Policy
 from specforge.dsl.feature import Feature
 from specforge.settings import DraftSettings, Eagle3Settings, Geometry, Parameter
 
+ARCHITECTURE = "LlamaForCausalLMEagle3"
 LAYERS = 3
 DEFAULT_DRAFT_VOCABULARY = 32_000
 
@@ -22,6 +23,7 @@ class Eagle3Knowledge:
     """What the compiler knows of EAGLE3."""
 
     name: str = "eagle3"
+    architecture: str = ARCHITECTURE
 
     def layers(self, geometry: Geometry) -> tuple[int, ...]:
         """The layers captured by default: one low, one in the middle, one high (ids of layer outputs)."""
@@ -49,28 +51,33 @@ class Eagle3Knowledge:
         )
 
     def draft(self, facts: Facts, aux_layers: tuple[int, ...]) -> DraftSettings:
-        """The draft, resolved: sizes that the recipe leaves out are the target's."""
+        """The draft, resolved: what the recipe leaves out is its config's, else the target's."""
         geometry, wanted, options = facts.geometry, facts.train.draft, facts.train.strategy
-        heads = draft_heads(geometry)
+        config = facts.world.draft(wanted)
+        own = geometry if config is None else config.geometry
+        heads = draft_heads(geometry, None if config is None else own)
+        vocabulary = min(DEFAULT_DRAFT_VOCABULARY, geometry.vocab_size)
+        if config is not None:
+            vocabulary = config.draft_vocab_size or geometry.vocab_size
         settings = DraftSettings(
-            architecture="LlamaForCausalLMEagle3",
+            architecture=ARCHITECTURE,
             hidden_size=geometry.hidden_size,
-            intermediate_size=wanted.intermediate_size or geometry.intermediate_size,
+            intermediate_size=wanted.intermediate_size or own.intermediate_size,
             num_heads=wanted.num_heads or heads.num_heads,
             num_kv_heads=wanted.num_kv_heads or heads.num_kv_heads,
             head_dim=wanted.head_dim or heads.head_dim,
             vocab_size=geometry.vocab_size,
-            draft_vocab_size=wanted.vocab_size or min(DEFAULT_DRAFT_VOCABULARY, geometry.vocab_size),
+            draft_vocab_size=wanted.vocab_size or vocabulary,
             target_hidden_size=geometry.hidden_size,
             aux_layers=aux_layers,
-            rms_norm_eps=geometry.rms_norm_eps,
-            hidden_act=geometry.hidden_act,
-            rope=geometry.rope,
+            rms_norm_eps=own.rms_norm_eps,
+            hidden_act=own.hidden_act,
+            rope=own.rope,
             max_position_embeddings=geometry.max_position_embeddings,
             fc_norm=options.fc_norm,
             norm_output=options.norm_output,
             dtype=facts.precision,
-            initializer_range=geometry.initializer_range,
+            initializer_range=own.initializer_range,
             parameters=(),
             weights=wanted.weights,
         )

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
+from specforge.compiler import compile, load
 from specforge.plan import Plan
 from specforge.runtime.checkpoint.export import export, export_config, export_keys, export_tensors
 from specforge.runtime.checkpoint.save import save
@@ -22,6 +23,7 @@ from specforge.runtime.writing import WriteError
 from specforge.settings import DraftSettings, Parameter
 
 pytestmark = pytest.mark.cpu
+REPOSITORY = Path(__file__).parents[3]
 EAGLE3_KEYS = {
     "fc.weight",
     "norm.weight",
@@ -226,3 +228,15 @@ def test_a_runs_folder_means_its_latest_checkpoint(toy, tmp_path):
     for place in (tmp_path / "run", tmp_path / "run" / "checkpoints", tmp_path / "run" / "checkpoints" / "latest"):
         assert read_draft(place).folder == folder.resolve()
         assert read_draft(place).checkpoint.state.step == 5
+
+
+def test_an_exported_config_makes_the_same_draft_again(tmp_path):
+    """`Draft(config=...)` on what was exported: every field of the draft."""
+    tiny = REPOSITORY / "recipes" / "tiny_eagle3.py"
+    first = compile(load(tiny))
+    settings = first.op("train").settings.draft
+    assert settings.draft_vocab_size == 128
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(export_config(settings, first.target.geometry)))
+    again = compile(load(tiny, (f"train.draft.config={config}", "train.draft.vocab_size=None")))
+    assert again.op("train").settings.draft == settings
