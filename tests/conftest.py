@@ -203,7 +203,7 @@ class Toy:
         named["train"] = attrs.evolve(named["train"], inputs=(_port("features", "get.features"),))
         capture = (*(op for op in named.values() if isinstance(op.settings, SourceSettings | CaptureSettings)), put)
         trainer = (get, *(op for op in named.values() if op not in capture))
-        roles = attrs.evolve(role, name="capture", ops=capture), attrs.evolve(role, ops=trainer)
+        roles = attrs.evolve(role, name="capture", ops=capture, ranks=servers), attrs.evolve(role, ops=trainer)
         service = Service("service", "HTTP with a token", 0, "GET /health", 60.0)
         processes = (
             Process("controller", (), "controller", services=(service,)),

@@ -75,8 +75,8 @@ class Facts:
 
     @property
     def apart(self) -> bool:
-        """Whether capture and training are processes of their own."""
-        return isinstance(self.recipe.topology, Disaggregated)
+        """Whether capture and training are processes of their own. Of recorded features there is no capture."""
+        return isinstance(self.recipe.topology, Disaggregated) and not isinstance(self.features.source, Recorded)
 
     @property
     def disaggregated(self) -> Disaggregated:

@@ -20,6 +20,7 @@ from specforge.dsl.engine import SGLang
 from specforge.dsl.feature import DTYPE_BYTES
 from specforge.dsl.source import DOCUMENTS, Mix
 from specforge.dsl.store import Mooncake
+from specforge.dsl.topology import Disaggregated
 from specforge.plan import SCHEMA, Batch, Control, Flow, MemoryPart, Op, Plan, Port, Role
 from specforge.settings import (
     CaptureSettings,
@@ -281,6 +282,8 @@ def _warnings(facts: Facts, parts: tuple[MemoryPart, ...]) -> tuple[str, ...]:
             "Mooncake's clients listen on all interfaces, at random ports from 15000 to 17000, without a password: "
             "close these ports to other hosts"
         )
+    if not facts.apart and isinstance(facts.recipe.topology, Disaggregated):
+        found.append("the features are recorded: the servers and the store of Disaggregated are not started")
     if not facts.recipe.outputs:
         found.append("the recipe has no outputs: the run keeps its final checkpoint, and exports nothing")
     return tuple(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 
 from specforge.compiler.draft_heads import draft_heads
@@ -10,6 +12,7 @@ from specforge.compiler.passes.size_buffers import least_documents
 from specforge.dsl.engine import SGLang
 from specforge.dsl.node import written
 from specforge.dsl.recipe import children, walk
+from specforge.dsl.topology import Disaggregated
 from specforge.plan import Origin
 from specforge.settings import CaptureSettings, CkptSettings, TrainSettings
 
@@ -83,12 +86,17 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
         "train.features.target.config": (facts.world.configs[facts.target], "found by the target's name"),
         "topology.gpus": ("the first" if device != "cpu" else "none", f"the device {device}"),
         "topology.ranks": (str(facts.ranks), "the GPUs" if facts.trainers.gpus else "one process"),
+        "topology.engine.gpus": ("the trainer's", "one process"),
         "topology.engine.dtype": (facts.target_dtype, f"the device {device}"),
         "topology.engine.packed": (str(facts.packed_capture), f"the device {device}"),
         "topology.engine.batch_size": (str(facts.capture_documents), fill),
     }
     if facts.apart:
         known |= _derived_apart(facts, fill)
+    elif isinstance(facts.recipe.topology, Disaggregated):
+        known |= {f"topology.{path}": ("not used", "features are recorded") for path in _idle(facts)}
+        known["topology.trainers.gpus"] = known["topology.gpus"]
+        known["topology.trainers.ranks"] = known["topology.ranks"]
     return known
 
 
@@ -105,10 +113,19 @@ def _derived_recording(facts: Facts, capture: CaptureSettings | CkptSettings) ->
         "record.features.target.config": (facts.world.configs[facts.target], "found by the target's name"),
         "topology.gpus": ("the first" if device != "cpu" else "none", f"the device {device}"),
         "topology.ranks": ("1", "one process"),
+        "topology.engine.gpus": ("the trainer's", "one process"),
         "topology.engine.dtype": (facts.target_dtype, f"the device {device}"),
         "topology.engine.packed": (str(facts.packed_capture), f"the device {device}"),
         "topology.engine.batch_size": (str(facts.capture_documents), fill),
     }
+
+
+def _idle(facts: Facts) -> Iterator[str]:
+    """The fields of a disaggregated topology that say how features are captured and wait."""
+    yield from ("high_watermark", "low_watermark")
+    for path, node in walk(facts.recipe.topology):
+        if path:
+            yield from (f"{path}.{a.name}" for a in attrs.fields(type(node)))
 
 
 def _derived_apart(facts: Facts, fill: str) -> dict[str, tuple[str, str]]:

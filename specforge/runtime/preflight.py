@@ -13,7 +13,7 @@ import torch
 from specforge.plan import DataFile, Plan, Role
 from specforge.recording import RecordingError, read_manifest
 from specforge.runtime.env import hugging_face_cache
-from specforge.runtime.executor.work import apart, capture_role, train_role
+from specforge.runtime.executor.work import apart, capture_role
 from specforge.runtime.recording.weights import fingerprint
 from specforge.runtime.target import find_folder
 from specforge.settings import CheckpointSettings, RecordedSettings, StoreSettings, TrainSettings
@@ -61,8 +61,6 @@ def _not_yet(plan: Plan) -> Iterator[str]:
         yield "capture servers of SGLang do not run in this version; write servers=[Transformers()]"
     if any(isinstance(op.settings, StoreSettings) and op.settings.kind != "shared_dir" for op in plan.ops()):
         yield "the store Mooncake does not run in this version; write store=SharedDir()"
-    if (ranks := train_role(plan).ranks) > 1:
-        yield f"{ranks} trainer ranks apart from their target do not run in this version; leave Trainers out"
 
 
 def _packages(plan: Plan) -> Iterator[str]:

@@ -106,6 +106,27 @@ def test_training_on_recordings_runs_no_target(file):
     ]
 
 
+def test_recorded_features_need_no_servers_whatever_the_topology(file):
+    """The plan of a disaggregated recipe: a trainer, which is what a colocated recipe has."""
+    servers = "servers=[Transformers(gpus=[0])], store=SharedDir(max_gib=4)"
+    recipe = TRAIN.replace("target)", 'target, Policy(dtype="float32"))', 1)
+    apart = f', topology=Disaggregated({servers}, trainers=Trainers(gpus=[2, 3]), device="H200")'
+    made = planned(file, recipe.format("", apart))
+    beside = planned(file, recipe.format("", ', topology=Colocated(gpus=[2, 3], device="H200")'))
+    assert (made.roles, made.processes, made.batch, made.memory) == (
+        beside.roles,
+        beside.processes,
+        beside.batch,
+        beside.memory,
+    )
+    assert [process.kind for process in made.processes] == ["trainer"]
+    assert made.control is None
+    assert "the features are recorded: the servers and the store of Disaggregated are not started" in made.warnings
+    sources = {o.path: (o.value, o.source) for o in made.origins}
+    assert sources["topology.servers[0].dtype"] == ("not used", "derived: features are recorded")
+    assert sources["topology.high_watermark"] == ("not used", "derived: features are recorded")
+
+
 def test_live_or_recorded_the_training_is_the_same(file):
     live = planned(
         file,

@@ -28,7 +28,6 @@ from specforge.compiler.checks.recorded import (
     record_has_a_policy,
     record_in_one_process,
     recorded_dtype,
-    recorded_in_one_process,
     recorded_layers,
     recorded_of_this_target,
 )
@@ -83,7 +82,6 @@ CHECKS: tuple[Check, ...] = (
     Check("recorded-target", "a recording is of the recipe's target", ("recorded",), recorded_of_this_target),
     Check("recorded-layers", "a recording has what its consumer reads", ("recorded",), recorded_layers),
     Check("recorded-dtype", "a recording is in the dtype that is asked for", ("recorded",), recorded_dtype),
-    Check("recorded-apart", "recorded features need no capture servers", ("recorded",), recorded_in_one_process),
     Check("recorded-mixed", "all sources of a run are recordings, or none is", ("evaluate",), all_recorded_or_none),
     Check("record-policy", "a recording's capture says what is captured", ("record",), record_has_a_policy),
     Check("record-recorded", "a recording is made of a capture", ("record",), record_captures),

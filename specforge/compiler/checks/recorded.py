@@ -61,14 +61,6 @@ def recorded_dtype(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
         yield Problem(written(source).line, "recorded-dtype", what, fix)
 
 
-def recorded_in_one_process(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
-    if facts.apart:
-        source = node.spec.source
-        what = f"Recorded({source.path!r}) is captured already, and Disaggregated has servers that capture"
-        fix = "write topology=Colocated(device=..., gpus=[...]): no target is run there, and it has any number of ranks"
-        yield Problem(written(source).line, "recorded-apart", what, fix)
-
-
 def all_recorded_or_none(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
     mine, trained = (isinstance(s, Recorded) for s in (node.spec.source, facts.features.source))
     if mine != trained:

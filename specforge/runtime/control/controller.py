@@ -25,7 +25,7 @@ from specforge.runtime.control.message import (
     Turn,
     Wanted,
 )
-from specforge.runtime.data.agenda import TRAINING, Agenda, CaptureBatch, turns
+from specforge.runtime.data.agenda import Agenda, CaptureBatch, turns
 from specforge.runtime.data.prepared import Prepared
 
 
@@ -65,7 +65,9 @@ class Controller:
         self._leases: dict[str, _Leased] = {}
         self._attempts: dict[str, int] = {}
         self._horizon: set[tuple[int, int]] = set()
-        self._next, self._awaited, self._resting = start, Turn(start), False
+        self._next, self._resting = start, False
+        # the turn that each rank waits for, or trains
+        self._awaited = {rank: Turn(start, rank) for rank in range(agenda.order.ranks)}
         self._leased_before = self._retries = self._captured = self._holes = 0
         self._failure = ""
         self.clock: Callable[[], float] = time.monotonic
@@ -132,7 +134,6 @@ class Controller:
                 f"the trainer asks for optimizer step {turn.step}, and the ledger stands at {self._next} of "
                 f"{self._agenda.order.total_steps}; start the run again, it goes on from its latest checkpoint"
             )
-        self._awaited = turn
         while (turn.step, turn.slot) not in self._horizon and self._plan():
             pass
         counts, given, holes = self._ledger.turn(turn)
@@ -140,6 +141,7 @@ class Controller:
         if not counts or "acknowledged" in counts:
             what = "was trained already" if counts else "is not on the agenda"
             raise ControlError(f"turn {turn.slot} of optimizer step {turn.step} {what}; start the run again")
+        self._awaited[self._agenda.rank(turn.slot)] = turn
         if missing:
             out = ", ".join(f"{found.batch.name} with {found.worker}" for found in self._leases.values())
             what = ", ".join(f"{n} {state}" for state, n in missing.items())
@@ -149,7 +151,7 @@ class Controller:
     def acknowledge(self, turn: Turn) -> list[Reference]:
         """A turn was trained. Returns what leaves the store now."""
         self._horizon.discard((turn.step, turn.slot))
-        if turn.slot == TRAINING:
+        if turn.slot < self._agenda.order.ranks:
             self._next = turn.step  # an evaluation after this step may still be taken
         return self._ledger.acknowledge(turn, keep=self._keep)
 
@@ -167,7 +169,7 @@ class Controller:
     def status(self) -> Status:
         """Where the run stands."""
         return Status(
-            next_step=self._awaited.step,
+            next_step=min(turn.step for turn in self._awaited.values()),
             covered_step=self._ledger.covered,
             total_steps=self._agenda.order.total_steps,
             samples=self._ledger.counts(),
@@ -185,9 +187,9 @@ class Controller:
 
     def _next_batch(self) -> CaptureBatch | None:
         """What the trainer waits for first, else the next of the agenda where the watermarks allow it."""
-        awaited = (self._awaited.step, self._awaited.slot)
+        awaited = {(turn.step, turn.slot) for turn in self._awaited.values()}
         for batch in self._waiting:
-            if awaited in turns([batch]):
+            if awaited & turns([batch]):
                 self._waiting.remove(batch)
                 return batch
         if self._rests():

@@ -12,7 +12,7 @@ from specforge.runtime.control.service import Service
 from specforge.runtime.control.serving import serve
 from specforge.runtime.data.prepared import read_prepared
 from specforge.runtime.executor.run_order import run_agenda
-from specforge.runtime.executor.work import work
+from specforge.runtime.executor.work import train_role, work
 from specforge.runtime.store.shared_files import SharedFiles
 
 
@@ -21,7 +21,7 @@ def main(assignment: Assignment) -> int:
     plan = assignment.plan
     read = {path: read_prepared(Path(path)) for path in dict.fromkeys(assignment.sources)}
     sources = tuple(read[path] for path in assignment.sources)
-    agenda = run_agenda(plan.seed, work(plan), sources)
+    agenda = run_agenda(plan.seed, work(plan), sources, train_role(plan).ranks)
     found, files = assignment.layout, SharedFiles(Path(assignment.store))
     keep = found.retain == "features"
     ledger = Ledger(Path(assignment.folder) / "ledger.sqlite")

@@ -30,7 +30,7 @@ def at_least(limits: Limits, agenda: Agenda) -> Limits:
     The low one is at least the largest step, the high one the two largest consecutive steps and a capture batch.
     """
     steps = range(min(agenda.order.steps_per_epoch, agenda.order.total_steps))
-    sizes = [sum(map(len, agenda.order.step(step))) for step in steps]
+    sizes = [sum(map(len, agenda.order.whole_step(step))) for step in steps]
     packs = [len(pack) for held_out in agenda.held_out for pack in held_out.packs]
     largest = max(*sizes, *packs, 0)
     together = max((a + b for a, b in pairwise(sizes)), default=largest)

@@ -15,8 +15,8 @@ from specforge.runtime.data.fed import Fed
 from specforge.runtime.data.hole import Hole
 from specforge.runtime.data.order import Order, capture_batches, chunks
 from specforge.runtime.data.prepared import Prepared
-from specforge.runtime.executor.supply import Packer
-from specforge.runtime.train.loop import Quantum, Window
+from specforge.runtime.executor.supply import Packer, whole_step
+from specforge.runtime.train.loop import Quantum
 from specforge.runtime.train.parallel import Ranks
 
 
@@ -61,11 +61,8 @@ class CaptureFeed:
         return fed.batches
 
     def quantum(self, step: int, batches: Sequence[Batch]) -> Quantum:
-        """What the step is over all ranks: the order and the documents are the same on each."""
-        packs, documents = self.order.whole_step(step), self.prepared.documents
-        inside = [documents[i] for pack in packs for i in pack]
-        window = Window(sum(d.supervised for d in inside), sum(map(bool, packs)))
-        return Quantum(packs, sum(len(d.tokens) for d in inside), window)
+        """What the step is over all ranks."""
+        return whole_step(self.order, self.prepared, step)
 
     def lost(self) -> Sequence[Hole]:
         return self.holes

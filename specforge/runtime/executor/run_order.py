@@ -26,12 +26,12 @@ def run_order(seed: int, work: Work, prepared: Prepared, ranks: int) -> Order:
     )
 
 
-def run_agenda(seed: int, work: Work, sources: Sequence[Prepared]) -> Agenda:
-    """Everything that a run of one trainer captures of `sources`: training's, then each evaluation's."""
+def run_agenda(seed: int, work: Work, sources: Sequence[Prepared], ranks: int) -> Agenda:
+    """Everything that a run of so many trainers captures of `sources`: training's, then each evaluation's."""
     held_out = tuple(
         HeldOut(evaluation.settings.every, len(prepared.documents), evaluation.settings.batch_documents)
         for evaluation, prepared in zip(work.evaluations, sources[1:], strict=True)
     )
     lengths = tuple(prepared.length for prepared in sources)
     assert work.capture is not None, "an agenda is of what is captured"
-    return Agenda(run_order(seed, work, sources[0], 1), work.capture.batch_documents, lengths, held_out)
+    return Agenda(run_order(seed, work, sources[0], ranks), work.capture.batch_documents, lengths, held_out)

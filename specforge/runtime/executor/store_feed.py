@@ -9,14 +9,15 @@ import torch
 
 from specforge.runtime.control.client import ControlClient
 from specforge.runtime.control.message import Turn
-from specforge.runtime.data.agenda import TRAINING, Agenda
+from specforge.runtime.data.agenda import Agenda
 from specforge.runtime.data.batch import Batch, Features
 from specforge.runtime.data.fed import Fed
 from specforge.runtime.data.hole import Hole
 from specforge.runtime.data.prepared import Prepared
 from specforge.runtime.executor.ahead import Ahead
-from specforge.runtime.executor.supply import Packer
+from specforge.runtime.executor.supply import Packer, whole_step
 from specforge.runtime.store.store import Store
+from specforge.runtime.train.loop import Quantum
 
 
 @attrs.frozen(eq=False)
@@ -39,7 +40,9 @@ class Turns:
         self._ahead = Ahead(self._fetch, lambda turn: agenda.after(*turn))
 
     def take(self, turn: Turn, packs: Sequence[Sequence[int]], packer: Packer) -> Fed:
-        """A turn's packs, whole."""
+        """A turn's packs, whole. Where they hold no document, nobody is asked for them."""
+        if not any(packs):
+            return packer.fed(packs, {}, ())
         fetched = self._ahead.take((turn.step, turn.slot))
         return packer.fed(packs, fetched.features, fetched.holes)
 
@@ -59,25 +62,30 @@ class Turns:
 
 @attrs.define(eq=False)
 class StoreFeed:
-    """The training feed: what the order says, captured ahead by others."""
+    """The training feed of `rank`: what the order says, captured ahead by others."""
 
     turns: Turns
     prepared: Prepared
     device: torch.device
+    rank: int = 0
     holes: tuple[Hole, ...] = ()
 
     def step(self, step: int) -> Sequence[Batch]:
-        fed = self.turns.take(
-            Turn(step, TRAINING), self.turns.agenda.order.step(step), Packer(self.prepared, self.device)
-        )
+        packs = self.turns.agenda.order.step(step, self.rank)
+        fed = self.turns.take(Turn(step, self.rank), packs, Packer(self.prepared, self.device))
         self.holes = fed.holes
         return fed.batches
+
+    def quantum(self, step: int, batches: Sequence[Batch]) -> Quantum:
+        """What the step is over all ranks."""
+        return whole_step(self.turns.agenda.order, self.prepared, step)
 
     def lost(self) -> Sequence[Hole]:
         return self.holes
 
     def done(self, step: int) -> None:
-        self.turns.done(Turn(step, TRAINING))
+        if any(self.turns.agenda.order.step(step, self.rank)):
+            self.turns.done(Turn(step, self.rank))
 
     def place(self, step: int) -> tuple[int, int]:
         return divmod(step, self.turns.agenda.order.steps_per_epoch)
@@ -94,13 +102,20 @@ class Stored:
     held_out_sources: tuple[Prepared, ...]
 
     def held_out(self, evaluation: int, step: int) -> Iterator[Fed]:
-        """All documents in file order; a pack is acknowledged when the next one is asked for."""
-        turns = self.feed.turns
-        agenda = turns.agenda
+        """This rank's packs of all documents in file order, each acknowledged when the next one is asked for.
+
+        Every rank has as many, the last of which may be empty.
+        """
+        turns, rank = self.feed.turns, self.feed.rank
+        agenda, ranks = turns.agenda, turns.agenda.order.ranks
         packer = Packer(self.held_out_sources[evaluation], self.feed.device)
-        for slot, pack in zip(agenda.slots(evaluation), agenda.held_out[evaluation].packs, strict=True):
-            turn = Turn(step - 1, slot)
-            yield turns.take(turn, [pack], packer)
+        slots, packs = agenda.slots(evaluation), agenda.held_out[evaluation].packs
+        for place in range(rank, -(-len(packs) // ranks) * ranks, ranks):
+            if place >= len(packs):
+                yield packer.fed([()], {}, ())
+                continue
+            turn = Turn(step - 1, slots[place])
+            yield turns.take(turn, [packs[place]], packer)
             turns.done(turn)
 
     def covered(self, step: int) -> None:

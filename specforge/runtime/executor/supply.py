@@ -11,9 +11,10 @@ import torch
 from specforge.runtime.data.batch import Batch, Features, batch
 from specforge.runtime.data.fed import Fed
 from specforge.runtime.data.hole import Hole
+from specforge.runtime.data.order import Order
 from specforge.runtime.data.pack import Pack
 from specforge.runtime.data.prepared import Prepared
-from specforge.runtime.train.loop import Feed
+from specforge.runtime.train.loop import Feed, Quantum, Window
 
 
 class Supply(Protocol):
@@ -31,6 +32,14 @@ class Supply(Protocol):
     def covered(self, step: int) -> None:
         """A checkpoint holds the first `step` optimizer steps."""
         ...
+
+
+def whole_step(order: Order, prepared: Prepared, step: int) -> Quantum:
+    """What an optimizer step is over all ranks: the order and the documents are the same on each."""
+    packs = order.whole_step(step)
+    inside = [prepared.documents[i] for pack in packs for i in pack]
+    window = Window(sum(d.supervised for d in inside), sum(map(bool, packs)))
+    return Quantum(packs, sum(len(d.tokens) for d in inside), window)
 
 
 @attrs.frozen(eq=False)

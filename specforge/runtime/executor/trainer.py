@@ -109,7 +109,8 @@ class Trainer:
 
         def record(reached: State, progress: Progress) -> None:
             self._save(reached, draft, optimizer, progress)
-            supply.covered(reached.step)
+            if self.first:  # the others come here before it is saved
+                supply.covered(reached.step)
 
         return self._finish(self._train(training, evaluations, state, record))
 

@@ -24,6 +24,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from specforge.runtime.control.peer import PeerGone
 from specforge.runtime.train.interrupt import Interrupt, Stop
 from specforge.runtime.train.parallel import PeerLost
 
@@ -34,6 +35,7 @@ POLL_S = 0.1
 # How long a rank that lost another one waits to be ended, so that the other's end is the one that is told.
 GRACE_S = 5.0
 _REFUSED = "_Refused: "
+_GONE = "_Gone: "
 
 Entry = Callable[..., Any]
 
@@ -48,6 +50,10 @@ class RankFailed(RuntimeError):
 
 class _Refused(Exception):
     """What a rank tells the user, on its way to the launching process."""
+
+
+class _Gone(Exception):
+    """Another process of the run is gone, on its way to the launching process."""
 
 
 @attrs.frozen(eq=False)
@@ -77,8 +83,9 @@ def launch(ranks: int, entry: Entry, arguments: tuple[Any, ...]) -> Any:
 
     `stop.requested` becomes true at the first SIGINT or SIGTERM, at another moment on each rank: they have to agree. A
     second signal ends all ranks and raises KeyboardInterrupt. Raises ValueError with the text of a rank's own
-    ValueError or OSError, RankDied where a rank was killed, RankFailed with the trace of any other error. Ranks end
-    with this process. A script that comes here has its own start under `if __name__ == "__main__"`: ranks import it.
+    ValueError or OSError (a PeerGone stays one), RankDied where a rank was killed, RankFailed with the trace of any
+    other error. Ranks end with this process. A script that comes here has its own start under
+    `if __name__ == "__main__"`: ranks import it.
     """
     _quieten()
     start_server()
@@ -132,6 +139,8 @@ def _rank(entry: Entry, event: Any, ranks: int, arguments: tuple[Any, ...]) -> A
     stop: Stop = _Asked(event)
     try:
         return entry(stop, *arguments)
+    except PeerGone as error:
+        raise _Gone(str(error)) from error
     except ValueError as error:
         raise _Refused(str(error)) from error
     except OSError as error:
@@ -156,6 +165,8 @@ def _cause(error: BaseException) -> BaseException:
     if isinstance(told, dict):
         if told["message"].startswith(_REFUSED):
             return ValueError(told["message"].removeprefix(_REFUSED))
+        if told["message"].startswith(_GONE):
+            return PeerGone(told["message"].removeprefix(_GONE))
         return RankFailed(f"rank {rank} failed:\n{told['extraInfo']['py_callstack']}")
     how = f"was ended by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with status {failure.exitcode}"
     fix = "the last checkpoint stands: run it again to go on"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specforge.runtime.data.agenda import TRAINING, Agenda, HeldOut, due, turns
+from specforge.runtime.data.agenda import Agenda, HeldOut, due, turns
 from specforge.runtime.data.order import Order, capture_batches
 
 pytestmark = pytest.mark.null
@@ -61,9 +61,9 @@ def test_evaluations_come_after_their_steps_pack_by_pack():
         ORDER, 2, LENGTHS, (HeldOut(every=4, documents=5, packed=3), HeldOut(every=100, documents=2, packed=2))
     )
     assert [list(agenda.slots(i)) for i in (0, 1)] == [[1, 2], [3]]
-    after = {(s.step, s.slot): [] for s in kept(agenda) if s.slot != TRAINING}
+    after = {(s.step, s.slot): [] for s in kept(agenda) if s.slot != 0}
     for sample in kept(agenda):
-        if sample.slot != TRAINING:
+        if sample.slot != 0:
             after[sample.step, sample.slot].append(sample.document)
     assert after == {
         (3, 1): [0, 1, 2],
@@ -76,13 +76,44 @@ def test_evaluations_come_after_their_steps_pack_by_pack():
     }
     in_order = [turn for group in agenda.batches(0) for turn in sorted(turns(group))]
     assert in_order == sorted(set(in_order))
-    turn, walked = (0, TRAINING), []
+    turn, walked = (0, 0), []
     while turn is not None:
         walked.append(turn)
         turn = agenda.after(*turn)
     assert walked == sorted(in_order)
     sources = {batch.source for group in agenda.batches(0) for batch in group}
     assert sources == {0, 1, 2}
+
+
+@pytest.mark.parametrize("capture_documents", [1, 4, 9])
+def test_every_rank_walks_through_its_own_turns(capture_documents):
+    """11 packs an epoch for 3 ranks: the last step has packs for two of them. 5 evaluation packs: rank 2 has one."""
+    order = Order(seed=3, documents=22, batch_documents=2, accumulation=1, epochs=2, ranks=3)
+    agenda = Agenda(order, capture_documents, LENGTHS, (HeldOut(every=3, documents=9, packed=2),))
+    assert [agenda.rank(slot) for slot in range(8)] == [0, 1, 2, 0, 1, 2, 0, 1]
+    planned = [turn for group in agenda.batches(0) for turn in sorted(turns(group))]
+    walked = []
+    for rank in range(3):
+        turn = (0, rank)
+        while turn is not None:
+            assert agenda.rank(turn[1]) == rank
+            walked.append(turn)
+            turn = agenda.after(*turn)
+    assert sorted(walked) == sorted(set(planned))
+    assert (3, 2) not in walked
+    trained = {(s.step, s.rank, s.micro, s.place): s.document for s in kept(agenda) if s.slot < 3}
+    assert trained == {
+        (step, rank, micro, place): document
+        for step in range(order.total_steps)
+        for rank in range(3)
+        for micro, pack in enumerate(order.step(step, rank))
+        for place, document in enumerate(pack)
+    }
+    for rank in range(3):
+        together = order.captured_with(0, capture_documents, rank)
+        mine = [b.documents for group in agenda.batches(0) for b in group if b.name.startswith(f"0.{rank}/")]
+        documents = tuple(d for found in together.values() for d in found)
+        assert mine == list(capture_batches(documents, LENGTHS[0], capture_documents))
 
 
 def test_an_evaluation_is_due_every_so_often_and_at_the_end():

@@ -114,6 +114,37 @@ def test_packed_by_tokens_too(toy, forked, tmp_path):
     assert_same_run(tmp_path / "colocated", tmp_path / "apart")
 
 
+RANKS = {"batch_documents": 2, "accumulation": 1, "epochs": 2, "precision": "bfloat16", "learning_rate": 1e-2}
+
+
+def test_two_trainers_apart_give_the_bits_of_two_in_one_topology(toy, forked, tmp_path):
+    """22 documents in packs of 2 for 2 ranks: the last step of an epoch has none for rank 1, nor has an evaluation."""
+    plan = toy.plan(train=RANKS, evaluate=4, checkpoint={"every": 5, "keep": 2}, ranks=2)
+    quiet(attrs.evolve(plan, output_dir="colocated"))
+    result = quiet(attrs.evolve(toy.disaggregated(plan, 2), output_dir="apart"))
+    assert (result.exit_code, result.step, len(result.exports)) == (0, 12, 1)
+    assert_same_run(tmp_path / "colocated", tmp_path / "apart")
+    assert list((tmp_path / "apart" / "features").iterdir()) == []
+    assert all(process.poll() is not None for process in forked.values())
+
+
+def test_two_trainers_apart_are_killed_with_their_process_and_go_on(toy, forked, tmp_path, monkeypatch):
+    monkeypatch.setattr(disaggregated, "layout", lambda plan: attrs.evolve(layout(plan), retain="features"))
+    plan = toy.plan(train=RANKS, evaluate=4, checkpoint={"every": 2, "keep": 2}, ranks=2)
+    quiet(attrs.evolve(plan, output_dir="whole"))
+    killed = attrs.evolve(toy.disaggregated(plan), output_dir="killed")
+    folder = tmp_path / "killed"
+    for victim, steps in (("trainer", 3), ("controller", 6), ("server-0", 9)):
+        at = At(forked, victim, lambda steps=steps: logged(folder) >= steps)
+        with pytest.raises(ProcessError, match=rf"^{victim} was killed by SIGKILL"):
+            quiet(killed)
+        assert time.monotonic() - at.sent_s < 10
+        assert all(process.poll() is not None for process in forked.values())
+    assert 0 < load(folder / "checkpoints" / "latest").state.step < 12
+    assert quiet(killed).step == 12
+    assert_same_run(tmp_path / "whole", folder)
+
+
 @pytest.mark.parametrize(("retain", "seed"), [("prompts", 5), ("features", 6)])
 def test_killed_again_and_again_a_run_ends_at_the_same_bits(toy, forked, tmp_path, monkeypatch, retain, seed):
     """Eight kill -9, seeded, each process twice: at the start, or when some more steps are logged."""
