@@ -198,7 +198,8 @@ class DraftSettings:
 class Eagle3Settings:
     """EAGLE3's loss: `ttt_length` K steps, step k weighted `position_decay` ** k.
 
-    `reduction`: "tokens" divides by N, the supervised rows of the optimizer step; "rows" by B·T of the micro-step.
+    `reduction`: "tokens" divides by N, the supervised rows of the optimizer step; "rows" by those of
+    the micro-step; "padded" by its documents times the longest of them.
     `lk`: "alpha" or "lambda" in place of cross-entropy; the formulas: specforge_kernels.soft_target_loss.LK.
     """
 

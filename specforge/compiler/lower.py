@@ -284,6 +284,10 @@ def _warnings(facts: Facts, parts: tuple[MemoryPart, ...]) -> tuple[str, ...]:
         )
     if not facts.apart and isinstance(facts.recipe.topology, Disaggregated):
         found.append("the features are recorded: the servers and the store of Disaggregated are not started")
+    if facts.recipe.train is not None and not facts.train.packing and facts.train.strategy.reduction == "tokens":
+        found.append(
+            "packing=False changes nothing: no padding is computed, and reduction='tokens' counts supervised rows only"
+        )
     if not facts.recipe.outputs:
         found.append("the recipe has no outputs: the run keeps its final checkpoint, and exports nothing")
     return tuple(found)

@@ -29,6 +29,11 @@ KINDS = {
     "capture_worker": "sends capture batches to its server",
     "store": "keeps features",
 }
+LOSS_PER = {
+    "tokens": "supervised row",
+    "rows": "row of the micro-step",
+    "padded": "row of the micro-step, padded to its longest document",
+}
 WIDTH = 120
 
 
@@ -100,8 +105,7 @@ def _draft(plan: Plan) -> list[str]:
         f"  hidden {draft.hidden_size}, inner {draft.intermediate_size}, heads {draft.num_heads}/{draft.num_kv_heads} "
         f"of {draft.head_dim}, vocabulary {draft.draft_vocab_size}",
         f"strategy {train.strategy}: {train.eagle3.ttt_length} TTT steps, weights {train.eagle3.position_decay:g}^k, "
-        f"loss per {'supervised row' if train.eagle3.reduction == 'tokens' else 'row of the micro-step'}"
-        + (f", LK {train.eagle3.lk}" if train.eagle3.lk else ""),
+        f"loss per {LOSS_PER[train.eagle3.reduction]}" + (f", LK {train.eagle3.lk}" if train.eagle3.lk else ""),
     ]
 
 

@@ -26,7 +26,8 @@ class Eagle3:
     """EAGLE3 (arXiv 2503.01840): a one-layer draft trained over `ttt_length` of its own steps.
 
     `position_decay`: step k weighs decay ** k. `reduction`: "tokens" divides the loss by the supervised rows of the
-    optimizer step; "rows" by all rows of the micro-step, as the public reference implementation does.
+    optimizer step; "rows" by all rows of the micro-step, as the public reference implementation does (with
+    Train(packing=False) by those of its padded batch).
     `fc_norm`, `norm_output`: EAGLE3.1 (arXiv 2605.09992): a norm on each captured layer before fc; the normed output
     fed back to the next step.
     `lk`: a loss of the acceptance rate (arXiv 2602.23881) in place of cross-entropy (None). "alpha": the mean negative

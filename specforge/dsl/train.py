@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from specforge.dsl.capture import Capture
 from specforge.dsl.draft import Draft
 from specforge.dsl.node import NodeRule, field, node
-from specforge.dsl.rule import Fault, choice, number, pair_of_betas, whole
+from specforge.dsl.rule import Fault, choice, flag, number, pair_of_betas, whole
 from specforge.dsl.rule import node as a_node
 from specforge.dsl.strategy import STRATEGIES, Eagle3
 
@@ -24,6 +24,9 @@ def _one_measure(train: Any) -> tuple[str, Fault] | None:
     if train.batch_size is not None and train.pack_tokens is not None:
         what = f"is {train.pack_tokens}, and batch_size={train.batch_size} already says what makes a micro-step"
         return "pack_tokens", Fault(what, "leave batch_size out, or write batch_size=None, to fill packs by tokens")
+    if train.packing is False and train.pack_tokens is not None:
+        what = f"is {train.pack_tokens}, and packing=False makes micro-steps of batch_size documents"
+        return "pack_tokens", Fault(what, "leave packing=False out to fill packs by tokens, or write batch_size=...")
     return None
 
 
@@ -32,10 +35,11 @@ class Train:
     """Train a draft on captured features.
 
     A micro-step is a pack of `batch_size` documents (None: 8), or of as many documents as fit `pack_tokens` tokens.
-    Either way they lie end to end, unpadded, and nothing crosses a document. `accumulation`: micro-steps of an
-    optimizer step, on every rank. `epochs` passes over the data, at most `max_steps` optimizer steps. `schedule`:
-    "cosine" or "constant" after a linear warm-up over `warmup_ratio` of `schedule_steps` (None: the number of steps
-    that will run). `precision`: dtype of the draft's compute weights, None: float32 on a CPU, bfloat16 on a GPU;
+    Either way they lie end to end, unpadded, and nothing crosses a document. `packing=False` counts the padding that a
+    [documents, longest] batch would have, and computes none: Eagle3(reduction="rows") divides by it. `accumulation`:
+    micro-steps of an optimizer step, on every rank. `epochs` passes over the data, at most `max_steps` optimizer steps.
+    `schedule`: "cosine" or "constant" after a linear warm-up over `warmup_ratio` of `schedule_steps` (None: the number
+    of steps that will run). `precision`: dtype of the draft's compute weights, None: float32 on a CPU, else bfloat16;
     masters are float32 always. `nonfinite_budget`: optimizer steps with a non-finite loss that are skipped before the
     run stops.
     """
@@ -64,3 +68,4 @@ class Train:
     nonfinite_budget: int = field(whole(0), default=0)
     log_every: int = field(whole(), default=10)
     pack_tokens: int | None = field(whole(), default=None, optional=True)
+    packing: bool = field(flag(), default=True)

@@ -113,6 +113,7 @@ def trainings(draw: st.DrawFn) -> Call:
         schedule_steps=draw(maybe(st.integers(steps, 1000))) if steps else None,
         batch_size=None if packed else draw(maybe(counts)),
         pack_tokens=draw(st.integers(2048, 8192)) if packed else None,
+        packing=None if packed else draw(maybe(flags)),
         accumulation=draw(maybe(counts)),
         epochs=draw(maybe(counts)),
         max_steps=steps,

@@ -44,3 +44,16 @@ def test_an_override_packs_a_recipe_that_counts_documents(write):
     path = write(train="Capture(rows, target), Eagle3(), batch_size=4")
     plan = compile(load(path, ("train.batch_size=None", "train.pack_tokens=64")))
     assert plan.batch.pack_tokens == 64
+
+
+def test_a_padded_batch_is_counted_and_not_computed(write):
+    """The same plan but for what the loss divides by; where it divides by supervised rows, nothing at all changes."""
+    train = "Capture(rows, target), Eagle3(reduction={}), batch_size=4, packing={}"
+    flat, padded = (compile(load(write(train=train.format("'rows'", packing)))) for packing in (True, False))
+    assert [plan.op("train").settings.eagle3.reduction for plan in (flat, padded)] == ["rows", "padded"]
+    assert (padded.flops, padded.memory, padded.batch) == (flat.flops, flat.memory, flat.batch)
+    assert "loss per row of the micro-step, padded to its longest document" in text(padded)
+    tokens = compile(load(write(train=train.format("'tokens'", False))))
+    assert tokens.op("train").settings.eagle3.reduction == "tokens"
+    assert any(warning.startswith("packing=False changes nothing") for warning in tokens.warnings)
+    assert not any(warning.startswith("packing=False") for warning in (*flat.warnings, *padded.warnings))

@@ -99,7 +99,12 @@ def test_each_of_two_nodes_on_one_line_is_found_by_its_column():
         (lambda: Draft(vocab_size=0), "whole-number", "Draft.vocab_size is 0", "set vocab_size"),
         (lambda: Draft(vocab_size=True), "whole-number", "Draft.vocab_size is True", "set vocab_size"),
         (lambda: Draft(vocabsize=3), "unknown-field", "Draft has no field vocabsize", "did you mean vocab_size?"),
-        (lambda: Draft(zzz=3), "unknown-field", "Draft has no field zzz", "there are config, head_dim, intermediate_size"),
+        (
+            lambda: Draft(zzz=3),
+            "unknown-field",
+            "Draft has no field zzz",
+            "there are config, head_dim, intermediate_size",
+        ),
         (lambda: Export(), "missing-field", "Export needs format", "add format=..."),
         (lambda: Export("hf", format="hf"), "field-twice", "Export is given format twice", "keep one"),
         (lambda: Export("hf", "x"), "unknown-field", "Export takes at most 1 arguments, and 2", "keep these: format"),

@@ -44,7 +44,7 @@ class Eagle3Knowledge:
         return Eagle3Settings(
             ttt_length=options.ttt_length,
             position_decay=float(options.position_decay),
-            reduction=options.reduction,
+            reduction="padded" if options.reduction == "rows" and not facts.train.packing else options.reduction,
             lk=options.lk,
             kl_scale=float(options.kl_scale),
             kl_decay=float(options.kl_decay),

@@ -31,6 +31,11 @@ class Pack:
         return sum(len(d.tokens) for d in self.documents)
 
     @property
+    def padded_rows(self) -> int:
+        """Rows of a [documents, longest] batch of them."""
+        return len(self.documents) * max(self.lengths, default=0)
+
+    @property
     def supervised(self) -> int:
         return sum(d.supervised for d in self.documents)
 

@@ -64,7 +64,8 @@ class Eagle3Step:
         """`tokens_total`: N, supervised rows of the optimizer step; `micro_steps`: its packs. Both over all ranks.
 
         Gradients and sums are summed over micro-steps and ranks. Reduction "tokens" divides by N. "rows" divides by
-        this micro-step's rows and `micro_steps`: a mean over the packs of all ranks, of each one's mean.
+        this micro-step's rows ("padded": of its padded batch) and `micro_steps`: a mean over the packs of all ranks, of
+        each one's mean.
         LK losses are means over the rows of a TTT step whose teacher argmax is in the draft vocabulary, of this
         micro-step, divided by `micro_steps` in the same way; "lambda"'s cross-entropy is reduced as without `lk`. A
         TTT step without such rows adds 0. A pack that is empty, or without supervised rows, gives zero gradients.
@@ -79,7 +80,8 @@ class Eagle3Step:
         last_UH = batch.last_RH.index_select(0, rows.last_U)
         taught = teacher(last_UH, self.head_VH, draft.kept_ids_d, implementation=kind, after=self.after)
         inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
-        share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (host.rows * micro_steps)
+        rows_of = {"rows": batch.pack.rows, "padded": batch.pack.padded_rows}
+        share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (rows_of[settings.reduction] * micro_steps)
         weight_W = torch.pow(settings.position_decay, rows.step_W.to(torch.float64)) * share * inside_W
         weight_W[host.loss :] = 0.0
         states_WH = draft.head_input(self._unroll(rows, batch))

@@ -43,14 +43,13 @@ class StepRows:
 class RowPlan:
     """Rows of a micro-step; index fields are int64 arrays on the host, tensors after `to`.
 
-    `rows`: R, `supervised`: m's count. `context_C`: rows of the pack. `position_C`: inside the document. `token_C`:
+    `supervised`: m's count. `context_C`: rows of the pack. `position_C`: inside the document. `token_C`:
     the row whose token is read at step 0. `steps`: as many as have rows, at most K. `last_U`: rows of the target's
     last hidden state, one per teacher row. `teacher_W`: teacher row of each loss row. `step_W`: its TTT step.
     `context` and `loss`: how many of C and W are not padding. `keys_C`: context rows by document and position, the
     order in which the attention kernels want keys; None where they do not run.
     """
 
-    rows: int
     supervised: int
     context: int
     loss: int
@@ -145,7 +144,6 @@ def row_plan(pack: Pack, ttt_length: int, cuda: bool = False, kernels: bool = Fa
         steps.append(StepRows(kept, len(at), ahead, None if len(at) == kept else at, layout))
     loss = sum(step.loss for step in steps)
     return RowPlan(
-        rows=len(document_R),
         supervised=int(supervised_R.sum()),
         context=len(context_C),
         loss=loss,

@@ -30,6 +30,7 @@ CASES = {
     "one step": (Options(seed=5, steps=1), (6, 5), 0.5),
     "more steps than rows": (Options(seed=6, steps=7), (4, 3), 1.0),
     "rows": (Options(seed=7, reduction="rows"), (7, 5), 0.6),
+    "padded": (Options(seed=7, reduction="padded"), (7, 3), 0.6),
     "fc_norm": (Options(seed=8, fc_norm=True), (6, 5), 0.6),
     "norm_output": (Options(seed=9, norm_output=True), (6, 5), 0.6),
     "fc_norm and norm_output": (Options(seed=10, fc_norm=True, norm_output=True), (6, 5), 0.4),
@@ -77,7 +78,9 @@ def test_equals_the_naive_version_in_float64(name, multiple, monkeypatch):
     pack, features = made(random_masks(lengths, share, options.seed), options.seed)
     assert pack.supervised > 0
     model = draft(options)
-    denominator = pack.supervised if options.reduction == "tokens" else pack.rows
+    denominator = {"tokens": pack.supervised, "rows": pack.rows, "padded": len(lengths) * max(lengths)}[
+        options.reduction
+    ]
     loss, sums, grads = naive(model, options, pack, features, denominator)
     result, found = run(model, options, pack, features)
     torch.testing.assert_close(result.loss.detach(), loss, rtol=1e-12, atol=1e-12)
@@ -149,6 +152,8 @@ def test_rows_divides_by_the_micro_step_and_the_number_of_micro_steps():
     tokens, _ = run(draft(options), replace(options, reduction="tokens"), pack, features)
     assert one.loss.item() == pytest.approx(4 * four.loss.item(), rel=1e-12)
     assert one.loss.item() == pytest.approx(tokens.loss.item() * pack.supervised / pack.rows, rel=1e-12)
+    padded, _ = run(draft(options), replace(options, reduction="padded"), pack, features)
+    assert padded.loss.item() == pytest.approx(tokens.loss.item() * pack.supervised / (2 * 8), rel=1e-12)
 
 
 def test_the_teacher_does_to_its_logits_what_the_target_does():
