@@ -43,11 +43,19 @@ def _server(number: int, server: Engine, facts: Facts) -> Process:
 
 
 def _command(server: SGLang, gpus: int, facts: Facts) -> tuple[str, ...]:
-    """What SGLang is started with. Radix cache and chunked prefill are off: a capture needs every row of a prompt."""
+    """What SGLang is started with: no caches, chunks or graphs of the prefill, as a capture needs every row of a prompt."""
     if server.url is not None:
         return ()
-    words = [server.python or "python", "-m", "sglang.launch_server", "--disable-radix-cache"]
-    words += ["--chunked-prefill-size", "-1", "--skip-tokenizer-init", "--tp-size", str(server.tp or gpus or 1)]
+    words = [server.python or "python", "-m", "sglang.launch_server", "--model-path", facts.target.name]
+    words += [
+        "--disable-radix-cache",
+        "--chunked-prefill-size",
+        "-1",
+        "--skip-tokenizer-init",
+        "--tp-size",
+        str(server.tp or gpus or 1),
+    ]
+    words += ["--cuda-graph-backend-prefill", "disabled", "--dtype", facts.target_dtype]
     words += ["--context-length", str(facts.max_length + RESERVED_SLOTS)]
     if server.mem_fraction is not None:
         words += ["--mem-fraction-static", f"{server.mem_fraction:g}"]

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from specforge.dsl.node import NodeRule, field, node
-from specforge.dsl.rule import Fault, choice, flag, flags, gpu_ids, number, text, whole
+from specforge.dsl.rule import Fault, choice, flag, flags, gpu_ids, number, text, url, whole
 
+GRAPH = "a CUDA graph of the prefill would replay without the capture"
 # What SGLang must not be told: flag -> the values under which capture is whole, and why.
 CAPTURE_FLAGS = {
     "disable-radix-cache": ((True,), "rows of cached prompt tokens would be missing"),
     "chunked-prefill-size": ((-1,), "a prompt would be captured in parts"),
+    "cuda-graph-backend-prefill": (("disabled",), GRAPH),
+    "disable-prefill-cuda-graph": ((True,), GRAPH),
+    "cuda-graph-config": ((), GRAPH),
+    "cuda-graph-bs-prefill": ((), GRAPH),
+    "enforce-piecewise-cuda-graph": ((), GRAPH),
+    "enable-breakable-cuda-graph": ((), GRAPH),
     "pp-size": ((1,), "the layers would lie in several processes"),
     "pipeline-parallel-size": ((1,), "the layers would lie in several processes"),
     "skip-tokenizer-init": ((True,), "the run sends token ids"),
@@ -109,7 +116,7 @@ class SGLang:
     tp: int | None = field(whole(), default=None, optional=True)
     dtype: str | None = field(choice("bfloat16", "float16", "float32"), default=None, optional=True)
     python: str | None = field(text("the path of a Python interpreter"), default=None, optional=True)
-    url: str | None = field(text("a URL like http://127.0.0.1:30000"), default=None, optional=True)
+    url: str | None = field(url(), default=None, optional=True)
     mem_fraction: float | None = field(number(0.0, 1.0, above=True), default=None, optional=True)
     args: tuple[tuple[str, Any], ...] = field(flags(), default=())
     startup_timeout_s: float = field(number(0.0, above=True), default=1800.0)

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 MOST_LONGER = 3
+HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:]+\])"
 
 
 @attrs.frozen
@@ -114,6 +115,35 @@ def text(what: str) -> Rule:
         return Fault(f"is {shown(value)}, and it takes {what}", f"write {name} as text, without spaces around it")
 
     return Rule("text", "a field that names something takes text, not empty, without spaces around it", check)
+
+
+def url() -> Rule:
+    """An http address of a server: scheme and host, perhaps a port, nothing behind them."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, str) and re.fullmatch(r"https?://" + HOST + r"(:\d{1,5})?/?", value) and _port(value) != 0:
+            return None
+        return Fault(f"is {shown(value)}, and it takes http://HOST:PORT", f"write {name} like 'http://127.0.0.1:30000'")
+
+    return Rule("url", "the address of a server is http://HOST:PORT", check)
+
+
+def address() -> Rule:
+    """HOST:PORT."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        if isinstance(value, str) and re.fullmatch(HOST + r":\d{1,5}", value) and _port(value) != 0:
+            return None
+        return Fault(f"is {shown(value)}, and it takes HOST:PORT", f"write {name} like '10.0.0.7:50051'")
+
+    return Rule("address", "the address of a service is HOST:PORT", check)
+
+
+def _port(value: str) -> int | None:
+    """The port behind an address: None where there is none, 0 where it cannot be one."""
+    digits = re.search(r":(\d+)/?$", value)
+    port = int(digits[1]) if digits else None
+    return port if port is None or port < 1 << 16 else 0
 
 
 def reply_mark() -> Rule:

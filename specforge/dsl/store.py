@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specforge.dsl.node import field, node
-from specforge.dsl.rule import choice, number, text
+from specforge.dsl.rule import address, choice, number, text
 
 
 @node
@@ -24,7 +24,7 @@ class Mooncake:
     `max_gib`: memory of its segments; None: what the watermarks ask for. `protocol`: how tensors travel.
     """
 
-    master: str | None = field(text("HOST:PORT"), default=None, optional=True)
+    master: str | None = field(address(), default=None, optional=True)
     max_gib: float | None = field(number(0.0, above=True), default=None, optional=True)
     protocol: str = field(choice("tcp", "rdma"), default="tcp")
 

@@ -57,7 +57,15 @@ def test_every_process_has_its_gpus_and_services_are_ready_in_time(write):
     assert {s.name for s in services} == {"control", "mooncake", "capture"}
     assert all(s.port == 0 and s.readiness.startswith("GET /") and s.timeout_s > 0 for s in services)
     command = " ".join(next(p.command for p in made.processes if p.name == "server-0"))
-    for words in ("--disable-radix-cache", "--chunked-prefill-size -1", "--tp-size 2", "--context-length 39"):
+    for words in (
+        "--model-path",
+        "--disable-radix-cache",
+        "--chunked-prefill-size -1",
+        "--cuda-graph-backend-prefill disabled",
+        "--dtype bfloat16",
+        "--tp-size 2",
+        "--context-length 39",
+    ):
         assert words in command
 
 
