@@ -201,6 +201,7 @@ class Eagle3Settings:
     `reduction`: "tokens" divides by N, the supervised rows of the optimizer step; "rows" by those of
     the micro-step; "padded" by its documents times the longest of them.
     `lk`: "alpha" or "lambda" in place of cross-entropy; the formulas: specforge_kernels.soft_target_loss.LK.
+    `recompute`: what follows the attention in each TTT step is computed again in the backward pass, not kept.
     """
 
     ttt_length: int
@@ -209,6 +210,7 @@ class Eagle3Settings:
     lk: str | None = None
     kl_scale: float = 1.0
     kl_decay: float = 1.0
+    recompute: bool = False
 
 
 @attrs.frozen

@@ -19,7 +19,10 @@ SAME = "none: the weights are float32"
 
 @attrs.frozen
 class Estimate:
-    """Counts for micro-steps of full documents with every row supervised: the most a step can cost."""
+    """Counts for micro-steps of full documents with every row supervised: the most a step can cost.
+
+    `triton`: the hot parts that a Triton kernel runs.
+    """
 
     target: TargetSettings
     train: TrainSettings
@@ -28,6 +31,7 @@ class Estimate:
     capture: CaptureSettings
     max_length: int
     device: str
+    triton: frozenset[str]
 
     @property
     def attention_block(self) -> int:
@@ -72,9 +76,10 @@ class Estimate:
         held, note = self._held
         forward = min(held, self.capture.batch_documents * self.max_length)
         prefill = prefill_bytes(geometry, forward, self.target_dtype)
-        kept = self.train.eagle3.ttt_length * rows
-        inner = 6 * draft.hidden_size + 3 * draft.intermediate_size + 4 * draft.num_heads * draft.head_dim
-        scores = rows * draft.num_heads * min(self.max_length, self.attention_block) * 4
+        chunk, head_gradient = self._loss_chunk(), 4 * draft.draft_vocab_size * draft.hidden_size
+        scores = 0
+        if "ttt_attention" not in self.triton:
+            scores = rows * draft.num_heads * min(self.max_length, self.attention_block) * 4
         parts = (
             MemoryPart(capture, "target weights", target, True, parameters),
             MemoryPart(trainer, "target head", head, True, "for the teacher"),
@@ -89,17 +94,48 @@ class Estimate:
             MemoryPart(
                 trainer, "teacher", rows * draft.draft_vocab_size * compute, False, "draft-vocabulary logits, once"
             ),
-            MemoryPart(trainer, "activations", kept * inner * compute, False, "of all TTT steps, for backward"),
+            MemoryPart(trainer, "activations", self._activations() * compute, False, "of all TTT steps, for backward"),
+            MemoryPart(trainer, "loss chunk", chunk, False, "logits of some rows at a time"),
+            MemoryPart(trainer, "head gradient", head_gradient, False, "float32, summed over chunks"),
             MemoryPart(trainer, "attention scores", scores, False, "of one TTT step at a time"),
             MemoryPart(capture, "prefill", prefill, False, "the target's widest layer"),
         )
         return tuple(p for p in parts if p.bytes or (p.exact and p.name != "target head"))
 
+    def _activations(self) -> int:
+        """Elements kept for the backward pass: of every row of every TTT step, and once of every row of the pack.
+
+        Per row of a step: six rows of H around the two norms and into the head, q and the attention's output, the own
+        key and value, and the MLP's four of its inner width; Triton makes two of these again, and keeps own keys and
+        values once, where PyTorch keeps at step k a copy of those of all steps before.
+        """
+        draft, steps = self.train.draft, self.train.eagle3.ttt_length
+        hidden, keys = draft.hidden_size, draft.num_kv_heads * draft.head_dim
+        mlp = (2 if "swiglu" in self.triton else 4) * draft.intermediate_size
+        step = 6 * hidden + mlp + 2 * draft.num_heads * draft.head_dim + 2 * keys
+        if "ttt_attention" not in self.triton:
+            step += (steps - 1) * keys
+        once = len(draft.aux_layers) * draft.target_hidden_size * (1 + draft.fc_norm) + 3 * hidden
+        if self.train.eagle3.recompute:  # the attention's input and output; one step's MLP at a time
+            step -= mlp + 2 * hidden
+            once += mlp + 2 * hidden
+        return self.micro_tokens * (steps * step + once)
+
+    def _loss_chunk(self) -> int:
+        """Bytes of the buffers that the loss works in: as chunk_rows and kernel_chunk_rows of soft_target_loss."""
+        draft, compute = self.train.draft, DTYPE_BYTES[self.train.draft.dtype]
+        rows, vocabulary = self.train.eagle3.ttt_length * self.micro_tokens, draft.draft_vocab_size
+        if "soft_target_loss" in self.triton:
+            return min(rows, max(4096, (1 << 29) // vocabulary // 4096 * 4096)) * vocabulary * compute
+        least, elements = (64, 1 << 21) if self.device == "cpu" else (4096, 1 << 27)
+        most = max(least, elements // vocabulary // least * least)
+        return min(rows, most) * vocabulary * (2 * compute + 3 * 4)
+
     def flops(self) -> tuple[FlopPart, ...]:
         """FLOPs of one micro-step of full documents, every row supervised: prefill, teacher, draft there and back.
 
-        "computed" counts what the chosen implementation multiplies, as torch's FLOP counter sees it: attention is
-        computed in square tiles, and its scores once more in the backward pass.
+        "computed" counts what the chosen implementation multiplies. In PyTorch, as torch's FLOP counter sees it:
+        attention is computed in square tiles, and its scores once more in the backward pass.
         """
         geometry, draft = self.target.geometry, self.train.draft
         documents = self.micro_tokens // self.max_length
@@ -113,9 +149,14 @@ class Estimate:
 
         qkv = (draft.num_heads + 2 * draft.num_kv_heads) * width
         inner = draft.num_heads * width
+        mlp = step_rows * 3 * hidden * draft.intermediate_size
 
-        def both(name: str, multiply_adds: int, passes: int = 3) -> FlopPart:
-            return FlopPart(name, 2 * multiply_adds * passes, 2 * multiply_adds * passes)
+        def both(name: str, multiply_adds: int, passes: int = 3, again: int = 0) -> FlopPart:
+            return FlopPart(name, 2 * multiply_adds * passes, 2 * multiply_adds * (passes + again))
+
+        recompute = self.train.eagle3.recompute
+        # Triton computes what is visible, and scores twice more in the backward pass
+        attention = 9 * visible if "ttt_attention" in self.triton else 7 * seen
 
         return (
             prefill_flops(geometry, documents, tokens),
@@ -125,10 +166,10 @@ class Estimate:
             FlopPart(
                 "attention",
                 2 * inner * 6 * (visible + suffix),
-                2 * inner * 7 * (seen + suffix),
+                2 * inner * (attention + 7 * suffix),
             ),
-            both("o", step_rows * inner * hidden),
-            both("MLP", step_rows * 3 * hidden * draft.intermediate_size),
+            both("o", step_rows * inner * hidden, again=recompute),
+            FlopPart("MLP", 6 * mlp, 6 * mlp + 2 * (2 * mlp // 3) * recompute),
             # LK lambda needs the mean acceptance of each step before it can form gradients
             both(
                 "draft head", step_rows * hidden * draft.draft_vocab_size, 4 if self.train.eagle3.lk == "lambda" else 3

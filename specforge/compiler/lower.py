@@ -59,6 +59,9 @@ def lower(graph: Graph, facts: Facts) -> Plan:
         capture=capture or CaptureSettings(train.draft.aux_layers, True, recorded.dtype if recorded else "", 1),
         max_length=facts.max_length,
         device=facts.device.name,
+        triton=frozenset(
+            k.op for n in graph.nodes for k in n.kernels if n.kind == "train" and k.implementation == "triton"
+        ),
     )
     memory = estimate.memory(CAPTURE if facts.apart or recorded else TRAINER, TRAINER, _split(facts))
     flops = estimate.flops()

@@ -74,6 +74,7 @@ def _derived(facts: Facts, train: TrainSettings) -> dict[str, tuple[str, str]]:
         "train.draft.head_dim": (str(draft.head_dim), heads.dim_reason),
         "train.batch_size": ("not used", "pack_tokens fills micro-steps") if facts.micro_documents is None else batch,
         "train.pack_tokens": ("not used", "batch_size counts documents"),
+        "train.kernels": ("each part's best", f"{facts.precision} on {facts.device.name}"),
         "train.precision": (train.precision, f"the device {device}"),
         "train.schedule_steps": ("known after preparation", "the steps that will run"),
         "train.max_steps": ("all of the data", "no limit is given"),

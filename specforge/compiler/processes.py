@@ -43,7 +43,7 @@ def _server(number: int, server: Engine, facts: Facts) -> Process:
 
 
 def _command(server: SGLang, gpus: int, facts: Facts) -> tuple[str, ...]:
-    """What SGLang is started with: no caches, chunks or graphs of the prefill, as a capture needs every row of a prompt."""
+    """What SGLang is started with. Prefills are not cached, cut or replayed: a capture needs every row of a prompt."""
     if server.url is not None:
         return ()
     words = [server.python or "python", "-m", "sglang.launch_server", "--model-path", facts.target.name]

@@ -41,7 +41,9 @@ class Train:
     `schedule`: "cosine" or "constant" after a linear warm-up over `warmup_ratio` of `schedule_steps` (None: the number
     of steps that will run). `precision`: dtype of the draft's compute weights, None: float32 on a CPU, else bfloat16;
     masters are float32 always. `nonfinite_budget`: optimizer steps with a non-finite loss that are skipped before the
-    run stops.
+    run stops. `kernels`: of the hot parts of a step, "triton" or "torch" for all; None: for each what is best on the
+    device, which the plan shows with its reason. `gradient_checkpointing`: the backward pass computes each TTT step's
+    MLP again, which the forward pass then does not keep.
     """
 
     RULES: ClassVar[tuple[NodeRule, ...]] = (
@@ -69,3 +71,5 @@ class Train:
     log_every: int = field(whole(), default=10)
     pack_tokens: int | None = field(whole(), default=None, optional=True)
     packing: bool = field(flag(), default=True)
+    kernels: str | None = field(choice("triton", "torch"), default=None, optional=True)
+    gradient_checkpointing: bool = field(flag(), default=False)

@@ -64,10 +64,15 @@ def _not_yet(plan: Plan) -> Iterator[str]:
 
 
 def _packages(plan: Plan) -> Iterator[str]:
-    """What processes of one run talk with."""
+    """What processes of one run talk with, and what its kernels are written in."""
     missing = [name for name in SERVE if importlib.util.find_spec(name) is None]
     if missing and apart(plan):
         yield f"target and trainer are apart, and {', '.join(missing)} is missing; pip install 'specforge[serve]'"
+    if any(choice.implementation == "triton" for choice in plan.kernels) and importlib.util.find_spec("triton") is None:
+        yield (
+            "the plan runs Triton kernels, and triton is missing; pip install 'specforge[gpu]', or set "
+            'Train(kernels="torch")'
+        )
 
 
 def _files(plan: Plan) -> Iterator[str]:

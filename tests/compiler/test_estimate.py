@@ -9,6 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from specforge.compiler import Plan, compile, load
+from specforge.dsl.feature import DTYPE_BYTES
 from specforge.runtime.capture.transformers_engine import TransformersEngine
 from specforge.runtime.data.batch import Batch, batch
 from specforge.runtime.data.pack import Document, Pack
@@ -26,6 +27,7 @@ OPTIONS = {
     ),
     "alpha": "Capture(rows, target), Eagle3(ttt_length=3, lk='alpha'), batch_size=2",
     "lambda": "Capture(rows, target), Eagle3(ttt_length=3, lk='lambda'), batch_size=2",
+    "recompute": "Capture(rows, target), Eagle3(ttt_length=4), batch_size=2, gradient_checkpointing=True",
 }
 
 
@@ -99,6 +101,29 @@ def test_flops_are_those_that_torch_counts(step):
         step.train(captured)
     draft = sum(computed.values()) - computed["target prefill"]
     assert math.isclose(counter.get_total_flops(), draft, rel_tol=0.01)
+
+
+def test_activations_are_what_autograd_keeps(step):
+    """By storage, without weights and features; small vectors and the head's gradient are counted here, not there."""
+    captured = step.capture()
+    given = {t.untyped_storage().data_ptr() for t in (*step.draft.parameters(), captured.aux_RC, captured.last_RH)}
+    kept: dict[int, int] = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in given:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    step.draft.to(getattr(torch, step.settings.draft.dtype))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        Eagle3Step(step.draft, step.target.head_VH, step.settings.eagle3)(captured, step.pack.supervised)
+    draft = step.settings.draft
+    head = draft.draft_vocab_size * draft.hidden_size * DTYPE_BYTES[draft.dtype]
+    tables = 8 * captured.pack.supervised * step.settings.eagle3.ttt_length * (draft.head_dim // 2)
+    estimate = tables + next(part.bytes for part in step.plan.memory if part.name == "activations")
+    low = 0.8 if step.settings.eagle3.recompute else 0.95  # what is computed again is there one step at a time
+    assert low * estimate < sum(kept.values()) - head < 1.05 * estimate
 
 
 def test_what_is_needed_is_never_more_than_what_is_computed(plan):

@@ -8,11 +8,12 @@ import pytest
 from specforge.compiler import Edge, Graph, Node, compile_graph, load, verify
 from specforge.compiler.build import build
 from specforge.compiler.facts import Facts
+from specforge.compiler.kernels import PARTS
 from specforge.compiler.passes import PIPELINE
 from specforge.compiler.passes.infer_features import infer_features
 from specforge.compiler.passes.insert_transfers import insert_transfers
 from specforge.compiler.passes.place import place
-from specforge.compiler.passes.select_kernels import HOT, select_kernels
+from specforge.compiler.passes.select_kernels import select_kernels
 from specforge.compiler.passes.size_buffers import size_buffers
 from specforge.compiler.verify import STAGES
 from specforge.dsl.feature import Feature
@@ -92,20 +93,33 @@ def test_place_gives_every_node_a_role(stages):
 
 def test_select_kernels_names_an_implementation_and_a_reason_for_each_hot_operation(stages):
     for node in stages["select_kernels"].nodes:
-        expected = HOT if node.kind in ("train", "evaluate") else ()
+        expected = PARTS if node.kind in ("train", "evaluate") else ()
         assert tuple(k.op for k in node.kernels) == expected
         assert all(k.implementation == "torch" and "on a CPU" in k.reason for k in node.kernels)
 
 
 @pytest.mark.parametrize(
     ("train", "implementation", "reason"),
-    [("", "triton", "bfloat16 on H200"), (', precision="float32"', "torch", "computes in float32")],
+    [
+        ("", "triton", "bfloat16 on H200"),
+        (', precision="float32"', "torch", "computes in float32"),
+        (', kernels="torch"', "torch", "Train.kernels is 'torch'"),
+        (', precision="float32", kernels="triton"', "triton", "Train.kernels is 'triton'"),
+    ],
 )
 def test_select_kernels_on_a_gpu(write, train, implementation, reason):
     recipe = write("Capture(rows, target), Eagle3()" + train, 'topology=Colocated(device="H200")')
     node = compile_graph(load(recipe))[0].node("train")
     assert {k.implementation for k in node.kernels} == {implementation}
     assert all(reason in k.reason for k in node.kernels)
+
+
+def test_each_part_takes_what_can_run(write):
+    """Heads too wide for the attention kernel: the other kernels run. Without SwiGLU in the draft, none is chosen."""
+    wide = 'Capture(rows, target), Eagle3(), draft=Draft(head_dim=288), precision="bfloat16"'
+    node = compile_graph(load(write(wide, 'topology=Colocated(device="H200")')))[0].node("train")
+    assert {k.op: k.implementation for k in node.kernels} == dict.fromkeys(PARTS, "triton") | {"ttt_attention": "torch"}
+    assert "heads of 288 are wider than the 256" in node.kernels[0].reason
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -7,7 +7,7 @@ import attrs
 import pytest
 import torch
 
-from specforge.plan import Device
+from specforge.plan import Device, KernelChoice
 from specforge.runtime.preflight import PreflightError, checkpoint_bytes, preflight
 from specforge.runtime.run import run
 
@@ -127,6 +127,16 @@ def test_a_missing_serve_extra_is_named_where_it_is_needed(toy, monkeypatch):
     preflight(toy.plan(), toy.base)
     (problem,) = problems(toy.disaggregated(toy.plan()), toy.base)
     assert problem.endswith("uvicorn is missing; pip install 'specforge[serve]'")
+
+
+def test_triton_kernels_need_triton(toy, monkeypatch):
+    plan = toy.plan()
+    asked = attrs.evolve(plan, kernels=(KernelChoice("train.rms_norm", "triton", "asked for"),))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else find(name))
+    (problem,) = problems(asked, toy.base)
+    assert problem.endswith("pip install 'specforge[gpu]', or set Train(kernels=\"torch\")")
+    preflight(attrs.evolve(plan, kernels=(KernelChoice("train.rms_norm", "torch", "asked for"),)), toy.base)
 
 
 def test_what_compiles_and_does_not_run_yet_is_refused_with_what_does(toy):

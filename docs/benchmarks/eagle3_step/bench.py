@@ -26,6 +26,7 @@ from specforge.runtime.data.batch import Features, batch
 from specforge.runtime.data.pack import Document, Pack
 from specforge.runtime.draft.eagle3 import Eagle3Draft
 from specforge.runtime.step.eagle3 import Eagle3Step
+from specforge.runtime.step.kernels import Kernels
 from specforge.runtime.step.rows import row_plan
 from specforge.settings import DraftSettings, Eagle3Settings
 
@@ -110,7 +111,7 @@ class Bench:
             self.draft.d2t.copy_(kept_d - torch.arange(settings.draft_vocab_size))
             self.draft.t2d.fill_(False)[kept_d] = True
         self.step = Eagle3Step(
-            self.draft, self.head_VH, Eagle3Settings(STEPS, 0.8, "tokens"), implementation=implementation
+            self.draft, self.head_VH, Eagle3Settings(STEPS, 0.8, "tokens"), kernels=Kernels.all(implementation)
         )
 
     def batch(self, shape: Shape):  # type: ignore[no-untyped-def]

@@ -41,7 +41,7 @@ from specforge.compiler.checks.topology import (
     server_holds_documents,
     watermark_holds_steps,
 )
-from specforge.compiler.checks.train import pack_holds_a_document
+from specforge.compiler.checks.train import kernels_can_run, pack_holds_a_document
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
 from specforge.dsl.node import ReadBadValue
@@ -70,6 +70,7 @@ CHECKS: tuple[Check, ...] = (
     Check("draft-weights-fit", "a draft starts from weights of its own sizes", ("train",), draft_weights_fit),
     Check("draft-heads", "a draft's heads go with those it takes from the target", ("train",), draft_heads_divide),
     Check("pack-too-small", "a pack holds the longest document", ("train",), pack_holds_a_document),
+    Check("kernels-impossible", "kernels that are asked for can run", ("train",), kernels_can_run),
     Check("device-unknown", "a topology's device is in the device table", ("train", "record"), device_known),
     Check("dtype-device", "a CPU computes in float32 or bfloat16", ("train", "record"), dtype_suits_device),
     Check("watermark-below-step", "two steps and a capture batch may wait", ("train",), watermark_holds_steps),

@@ -48,6 +48,7 @@ class Eagle3Knowledge:
             lk=options.lk,
             kl_scale=float(options.kl_scale),
             kl_decay=float(options.kl_decay),
+            recompute=facts.train.gradient_checkpointing,
         )
 
     def draft(self, facts: Facts, aux_layers: tuple[int, ...]) -> DraftSettings:

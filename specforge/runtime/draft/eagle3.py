@@ -117,6 +117,14 @@ class Eagle3Draft(nn.Module):
         """Target id of every draft id, int64 [d], ascending."""
         return self.d2t + torch.arange(self.d2t.shape[0], device=self.d2t.device)
 
+    def use(self, rms_norm: str, swiglu: str) -> None:
+        """Which implementation norms and MLP run: "triton", "torch" or "auto", which is theirs until this is called."""
+        for module in self.modules():
+            if isinstance(module, RMSNorm):
+                module.implementation = rms_norm
+            elif isinstance(module, MLP):
+                module.implementation = swiglu
+
     def to_target_ids(self, draft_ids: torch.Tensor) -> torch.Tensor:
         return draft_ids + self.d2t[draft_ids]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from specforge_kernels.implementation import implementation
+from specforge_kernels.implementation import implementation as chosen
 from specforge_kernels.rms_norm import rms_norm
 from specforge_kernels.swiglu import gated_down
 from torch import nn
@@ -32,10 +32,10 @@ class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
+        self.eps, self.implementation = eps, "auto"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dtype == self.weight.dtype and implementation(x.device, x.dtype) == "triton":
+        if x.dtype == self.weight.dtype and chosen(x.device, x.dtype, self.implementation) == "triton":
             return rms_norm(x, self.weight, self.eps)
         return _RMSNorm.apply(x, self.weight, self.eps)
 
@@ -76,11 +76,11 @@ class MLP(nn.Module):
         self.gate_proj = linear(hidden, intermediate)
         self.up_proj = linear(hidden, intermediate)
         self.down_proj = linear(intermediate, hidden)
-        self.act, self.silu = ACT2FN[act], act in ("silu", "swish")
+        self.act, self.silu, self.implementation = ACT2FN[act], act in ("silu", "swish"), "auto"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_proj(x), self.up_proj(x)
-        if self.silu and implementation(x.device, x.dtype) == "triton":
+        if self.silu and chosen(x.device, x.dtype, self.implementation) == "triton":
             return gated_down(gate, up, self.down_proj.weight)
         return self.down_proj(self.act(gate) * up)
 

@@ -31,6 +31,7 @@ from specforge.runtime.executor.supply import Supply
 from specforge.runtime.executor.work import EvaluationWork, Work, work
 from specforge.runtime.run_folder import RunFolder
 from specforge.runtime.step.eagle3 import Eagle3Step
+from specforge.runtime.step.kernels import Kernels, kernels_of
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.target_head import TargetHead
 from specforge.runtime.train.evaluate import evaluate
@@ -101,10 +102,11 @@ class Trainer:
             optimizer.load(resumed.checkpoint.optimizer)
             self.say(f"resuming at step {state.step} from {resumed.folder}")
         over = of_one_rank if self.ranks.size == 1 else quantum  # the batches know of samples that were lost
-        step = _step(draft, head, settings.eagle3)
+        kernels = kernels_of(self.plan)
+        step = _step(draft, head, settings.eagle3, kernels)
         training = Training(settings, step, optimizer, supply.feed, self.ranks, over)
         # the same figures whatever is trained on: cross-entropy per supervised row
-        evaluating = _step(draft, head, attrs.evolve(settings.eagle3, reduction="tokens", lk=None))
+        evaluating = _step(draft, head, attrs.evolve(settings.eagle3, reduction="tokens", lk=None), kernels)
         evaluations = [self._evaluation(i, found, supply, evaluating) for i, found in enumerate(self.work.evaluations)]
 
         def record(reached: State, progress: Progress) -> None:
@@ -228,10 +230,10 @@ def _resume(plan: Plan, resumed: _Resumed, settings: TrainSettings) -> State:
     return attrs.evolve(state, max_steps=settings.max_steps, digest=plan.digest)
 
 
-def _step(draft: Eagle3Draft, head: TargetHead, settings: Eagle3Settings) -> Step:
+def _step(draft: Eagle3Draft, head: TargetHead, settings: Eagle3Settings, kernels: Kernels) -> Step:
     """A micro-step of `draft`, normalised by the window of its optimizer step."""
 
-    micro_step = Eagle3Step(draft, head.head_VH, settings, head.logits)
+    micro_step = Eagle3Step(draft, head.head_VH, settings, head.logits, kernels)
 
     def step(batch: Batch, window: Window) -> StepResult:
         return micro_step(batch, window.supervised, window.micro_steps)

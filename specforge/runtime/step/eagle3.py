@@ -9,7 +9,7 @@ Q_k kept rows of step k, Q = sum_k Q_k, Ht target hidden, I intermediate, Vd dra
   fc                       2 · C·3Ht·H                               3 with fc_norm, which needs its gradient
   q, k, v of embeddings    3 · (Q_0·H·PD + (C-Q_0)·H·2GD)            once, not per step
   q, k, v of states        3 · (Q·H·PD + (C-Q_0)·H·2GD)
-  o, MLP                   3 · Q·(ND·H + 3·H·I)
+  o, MLP                   3 · Q·(ND·H + 3·H·I)              with `recompute` 4, but for down's 3
   head                     3 · W·H·Vd                                 4 with LK "lambda"
   teacher                  1 · U·Ht·V
   attention                7 · ND·(pairs + sum_k Q_k·k)              2 forward, 1 computed again, 4 backward
@@ -26,22 +26,24 @@ from specforge_kernels.implementation import implementation as chosen
 from specforge_kernels.soft_target_loss import LK, AfterHead, lk_loss, soft_target_loss, teacher
 from specforge_kernels.split_rotate import rotate, split_rotate
 from specforge_kernels.ttt_attention import OwnPairs, ttt_attention
+from torch.utils.checkpoint import checkpoint
 
 from specforge.runtime.data.batch import Batch
 from specforge.runtime.draft.eagle3 import Eagle3Draft
+from specforge.runtime.step.kernels import Kernels
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.step.rows import RowPlan, row_plan
 from specforge.runtime.step.take import take
 from specforge.settings import Eagle3Settings, Logits
 
-PLAIN = Logits()
+PLAIN, AUTO = Logits(), Kernels()
 SUMS = ("ploss_K", "correct_K", "rows_K", "acceptance_K", "kept_K")
 
 
 class Eagle3Step:
     """Callable: one micro-step. `head_VH`: the target's LM head; `logits`: what the target does after it.
 
-    `implementation` of the hot parts: "auto" is Triton on a GPU in bfloat16, else PyTorch.
+    `kernels`: which implementation the hot parts run, those in the draft too.
 
     `StepResult.sums` per TTT step k: `ploss_K`, cross-entropy over rows whose teacher argmax is in the draft
     vocabulary, normalised as the loss is but without decay, or with `lk` that loss without decay; `correct_K`, top
@@ -55,9 +57,10 @@ class Eagle3Step:
         head_VH: torch.Tensor,
         settings: Eagle3Settings,
         logits: Logits = PLAIN,
-        implementation: str = "auto",
+        kernels: Kernels = AUTO,
     ) -> None:
-        self.draft, self.head_VH, self.settings, self.implementation = draft, head_VH, settings, implementation
+        self.draft, self.head_VH, self.settings, self.kernels = draft, head_VH, settings, kernels
+        draft.use(kernels.rms_norm, kernels.swiglu)
         self.after = AfterHead(logits.scale, logits.softcap)
 
     def __call__(self, batch: Batch, tokens_total: int, micro_steps: int = 1) -> StepResult:
@@ -72,13 +75,14 @@ class Eagle3Step:
         """
         if batch.pack.supervised == 0:
             return StepResult(self._zero(), dict(zip(SUMS, self._no_sums())))
-        weight, width = self.draft.fc.weight, self.draft.settings.head_dim
-        kind = chosen(weight.device, weight.dtype, self.implementation, width)
-        host = row_plan(batch.pack, self.settings.ttt_length, batch.tokens_R.is_cuda, kind == "triton")
+        weight, kernels = self.draft.fc.weight, self.kernels
+        attention = chosen(weight.device, weight.dtype, kernels.ttt_attention, self.draft.settings.head_dim)
+        host = row_plan(batch.pack, self.settings.ttt_length, batch.tokens_R.is_cuda, attention == "triton")
         rows = host.to(batch.tokens_R.device)
         draft, settings = self.draft, self.settings
         last_UH = batch.last_RH.index_select(0, rows.last_U)
-        taught = teacher(last_UH, self.head_VH, draft.kept_ids_d, implementation=kind, after=self.after)
+        loss_kind = chosen(weight.device, weight.dtype, kernels.soft_target_loss)
+        taught = teacher(last_UH, self.head_VH, draft.kept_ids_d, implementation=loss_kind, after=self.after)
         inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
         rows_of = {"rows": batch.pack.rows, "padded": batch.pack.padded_rows}
         share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (rows_of[settings.reduction] * micro_steps)
@@ -160,10 +164,17 @@ class Eagle3Step:
                     pairs.append(own_key, own_value)
             own = (own_keys, own_values) if pairs is None else (pairs, pairs)
             attended = ttt_attention(query_QND, key_CGD, value_CGD, *own, step.attention)
-            hidden_QH = draft.feedback(layer.finish(hidden_QH, attended.flatten(1)))
+            hidden_QH = draft.feedback(self._finish(hidden_QH, attended.flatten(1)))
             states.append(hidden_QH if step.loss_at is None else take(hidden_QH, step.loss_at))
         states.append(hidden_QH.new_zeros(len(rows.step_W) - rows.loss, hidden_QH.shape[1]))
         return torch.cat(states)
+
+    def _finish(self, residual_QH: torch.Tensor, attended_QX: torch.Tensor) -> torch.Tensor:
+        finish = self.draft.midlayer.finish
+        if not self.settings.recompute:
+            return finish(residual_QH, attended_QX)
+        # nothing in it is random: no generator's state to bring back
+        return checkpoint(finish, residual_QH, attended_QX, use_reentrant=False, preserve_rng_state=False)
 
     def _lk(self, weight_W: torch.Tensor, counted_W: torch.Tensor, rows: RowPlan, share_K: torch.Tensor) -> LK:
         settings = self.settings
@@ -174,7 +185,7 @@ class Eagle3Step:
         self, qkv_QPD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         settings = self.draft.settings
-        return split_rotate(qkv_QPD, (cos, sin), settings.num_heads, settings.num_kv_heads, self.implementation)
+        return split_rotate(qkv_QPD, (cos, sin), settings.num_heads, settings.num_kv_heads, self.kernels.split_rotate)
 
     def _zero(self) -> torch.Tensor:
         """0 with a graph, so that a micro-step without supervised rows gives every parameter a zero gradient."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import attrs
 import numpy as np
 import pytest
 import torch
 from specforge_kernels.soft_target_loss import lk_loss
 from torch.utils.flop_counter import FlopCounterMode
-from toy_eagle3 import Options, batched, draft, made, naive, random_masks, step
+from toy_eagle3 import Options, batched, draft, head, made, naive, random_masks, step
 
 from specforge.runtime.data.batch import Features
 from specforge.runtime.data.pack import Document, Pack
@@ -154,6 +155,31 @@ def test_rows_divides_by_the_micro_step_and_the_number_of_micro_steps():
     assert one.loss.item() == pytest.approx(tokens.loss.item() * pack.supervised / pack.rows, rel=1e-12)
     padded, _ = run(draft(options), replace(options, reduction="padded"), pack, features)
     assert padded.loss.item() == pytest.approx(tokens.loss.item() * pack.supervised / (2 * 8), rel=1e-12)
+
+
+@pytest.mark.parametrize("norm_output", [False, True])
+def test_gradient_checkpointing_gives_the_same_bits_and_keeps_less(norm_output):
+    options = Options(seed=25, norm_output=norm_output)
+    pack, features = made(random_masks((9, 14), 0.8, 25), 25)
+    found = []
+    for recompute in (False, True):
+        model, kept = draft(options, torch.float32), {}
+        settings = attrs.evolve(step(model, options).settings, recompute=recompute)
+        single = [Features(f.aux_TC.float(), f.last_TH.float()) for f in features]
+
+        def keep(tensor, kept=kept):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            result = Eagle3Step(model, head(torch.float32), settings)(batched(pack, single), pack.supervised)
+        result.loss.backward()
+        found.append((result.loss, [p.grad for p in model.parameters() if p.grad is not None], sum(kept.values())))
+    (loss, grads, all_kept), (loss_again, grads_again, less_kept) = found
+    assert torch.equal(loss, loss_again)
+    assert len(grads) == len(grads_again) > 10
+    assert all(torch.equal(a, b) for a, b in zip(grads, grads_again))
+    assert less_kept < 0.75 * all_kept
 
 
 def test_the_teacher_does_to_its_logits_what_the_target_does():

@@ -20,6 +20,7 @@ import toy_eagle3 as toy
 
 from specforge.runtime.data.batch import Features, batch
 from specforge.runtime.step import eagle3
+from specforge.runtime.step.kernels import Kernels
 from specforge.runtime.step.rows import row_plan
 
 TOLERANCE = 2e-5
@@ -33,7 +34,7 @@ CASES = {
 def result(model, options, pack, features, implementation):
     dtype, device = model.fc.weight.dtype, model.fc.weight.device
     step = eagle3.Eagle3Step(
-        model, toy.head(dtype).to(device), toy.step(model.cpu(), options).settings, implementation=implementation
+        model, toy.head(dtype).to(device), toy.step(model.cpu(), options).settings, kernels=Kernels.all(implementation)
     )
     model.to(device)
     cast = [Features(f.aux_TC.to(dtype), f.last_TH.to(dtype)) for f in features]
