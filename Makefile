@@ -42,12 +42,12 @@ types: install  ## mypy, strict on dsl, plan and compiler
 goldens: install  ## remake tests/golden from recipes/, for a change of behaviour that is meant
 	$(BIN)/python tests/golden/remake.py
 
-docs: install  ## remake docs/errors.md from the rules and tests/bad_recipes
+docs: install  ## remake docs/errors.md from the rules and tests/bad_recipes, and the tables of docs/benchmarks
 	$(BIN)/python docs/errors_page.py
+	$(BIN)/python docs/benchmarks/tables.py
 
-bench: install  ## measure each kernel beside its reference
-	@for file in kernels/specforge_kernels/*/bench.py; do \
-		test -f $$file || continue; echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: install  ## measure the step and each kernel against their floors, on this machine's GPU or CPU (JSON=file keeps it)
+	$(BIN)/python docs/benchmarks/run.py $(if $(JSON),--json $(JSON))
 
 clean:  ## remove caches and runs; .venv stays
 	rm -rf runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
