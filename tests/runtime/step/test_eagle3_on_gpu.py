@@ -1,4 +1,4 @@
-"""In: the step in bfloat16 on a GPU, over packs of random lengths. Out: it waits for nothing, and soon compiles nothing."""
+"""In: the step in bfloat16 on a GPU, packs of random lengths. Out: it waits for nothing and soon compiles nothing."""
 
 import sys
 from pathlib import Path
