@@ -48,6 +48,9 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Loaded:
         fix = near if near.startswith("did") else "give the path of a recipe, for example recipes/tiny_eagle3.py"
         fix = fix if isinstance(error, OSError) else "save the file as UTF-8"
         raise CompileError(file, [Problem(0, "recipe-missing", f"cannot be read: {reason}", fix)]) from None
+    if path.suffix != ".py":
+        fix = "give the path of a recipe, for example recipes/tiny_eagle3.py"
+        raise CompileError(file, [Problem(0, "recipe-missing", "is no Python file, and a recipe is one", fix)])
     collector = Collector(file, lambda written: None)
     try:
         tree = ast.parse(source, filename=file)

@@ -31,18 +31,25 @@ class Rule:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """'did you mean X?' for a misspelt word or a part of a name ("steps" of max_steps), or what exists."""
+    """'did you mean X?' for a misspelt word or a part of a name ("steps" or "stps" of max_steps), or what exists."""
     names = sorted(known)
     parts = _parts(word)
-    longer = [name for name in names if parts and parts <= _parts(name)]
-    if 1 <= len(longer) <= MOST_LONGER:
-        return f"did you mean {' or '.join(longer)}?"
+    for wanted in (parts, _spelt(parts, set().union(*map(_parts, names)))):
+        longer = [name for name in names if wanted and wanted <= _parts(name)]
+        longer = [name for name in longer if wanted == _parts(name)] or longer
+        if 1 <= len(longer) <= MOST_LONGER:
+            return f"did you mean {' or '.join(longer)}?"
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
 
 
 def _parts(word: str) -> set[str]:
     return set(re.findall(r"[A-Za-z0-9]+", word))
+
+
+def _spelt(parts: set[str], known: set[str]) -> set[str]:
+    """Each part as the known one that it is closest to."""
+    return {(difflib.get_close_matches(part, sorted(known), n=1, cutoff=0.8) or [part])[0] for part in parts}
 
 
 def shown(value: Any) -> str:

@@ -95,6 +95,7 @@ def test_a_node_used_in_two_places_changes_in_both_and_an_equal_one_does_not(wri
         ("format=hf", "did you mean outputs[0].format?"),
         ("train.steps=1", "did you mean train.max_steps or train.schedule_steps?"),
         ("train.draft.heads=1", "did you mean train.draft.num_heads or train.draft.num_kv_heads?"),
+        ("train.stps=1", "did you mean train.max_steps or train.schedule_steps?"),
         ("zzzzz=1", "the nearest are "),
         ("outputs[4].keep=1", "did you mean outputs[0].keep?"),
     ],

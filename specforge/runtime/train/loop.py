@@ -354,7 +354,7 @@ class _Loop:
         self.records.metrics.write({"step": step, "evaluation": evaluation.name, **found, "seconds": seconds})
         self.records.progress.note(
             f"step {step}: {evaluation.name} loss {found['loss']:.4f}  acc {found['acc']:.3f}  "
-            f"simulated acceptance length {score:.3f}"
+            f"simulated acceptance length {score:.3f} (no bonus token)"
         )
         best = self.state.best_score
         if evaluation is not self.records.evaluations[0] or not (score > (-1.0 if best is None else best)):
