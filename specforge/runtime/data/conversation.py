@@ -12,6 +12,7 @@ from specforge.runtime.data.row_fault import RowFault
 
 ROLES = {
     "system": "system",
+    "developer": "system",
     "user": "user",
     "human": "user",
     "assistant": "assistant",
@@ -19,7 +20,8 @@ ROLES = {
     "chatgpt": "assistant",
     "tool": "tool",
 }
-CARRIED = ("tool_calls", "reasoning_content", "name", "tool_call_id")
+TEXTS = ("reasoning_content", "name", "tool_call_id")
+CARRIED = ("tool_calls", *TEXTS)
 
 
 @attrs.frozen
@@ -40,6 +42,7 @@ def conversation(value: Any) -> Conversation:
     """Normalise a row: {"messages" or "conversations": turns}, a turn being {role, content} or {from, value}.
 
     Kept: system turns (also a row's own "system" text), tools (a list, or JSON text of one), tool calls, reasoning.
+    Content in parts is joined where all parts are text.
     Raises RowFault where the row is not a chat that a reply can be learned from.
     """
     if not isinstance(value, dict):
@@ -66,7 +69,10 @@ def _message(turn: Any, number: int) -> dict[str, Any]:
     if role is None:
         raise RowFault("unknown role", f"turn {number} has {said!r}; known are {', '.join(ROLES)}")
     message = {"role": role, **{key: turn[key] for key in CARRIED if turn.get(key)}}
-    content = turn.get("content", turn.get("value"))
+    for key in TEXTS:
+        if not isinstance(message.get(key, ""), str):
+            raise RowFault(f"{key} is not a string", f"turn {number} ({role}) has {type(message[key]).__name__}")
+    content = _joined(turn.get("content", turn.get("value")))
     if "tool_calls" in message:
         message["tool_calls"] = _tool_calls(message["tool_calls"], number)
         content = "" if content is None else content
@@ -77,6 +83,15 @@ def _message(turn: Any, number: int) -> dict[str, Any]:
     if role == "assistant" and not content.strip() and "tool_calls" not in message:
         raise RowFault("empty reply", f"turn {number}")
     return {**message, "content": content}
+
+
+def _joined(content: Any) -> Any:
+    """OpenAI's list of parts as one text, where all of them are text."""
+    if not isinstance(content, list) or not content:
+        return content
+    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+    whole = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
+    return "".join(texts) if whole else content
 
 
 def _check_order(roles: list[str]) -> None:

@@ -68,6 +68,20 @@ def test_a_call_needs_no_content_and_its_arguments_become_an_object():
     assert CALL["function"]["arguments"] == '{"city": "Ulm"}'
 
 
+def test_content_in_parts_is_one_text():
+    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+    made = conversation(
+        {"messages": [{"role": "developer", "content": parts}, {"role": "user", "content": parts}, REPLY]}
+    )
+    assert [m["role"] for m in made.messages] == ["system", "user", "assistant"]
+    assert [m["content"] for m in made.messages[:2]] == ["a b", "a b"]
+
+
+def test_null_where_a_text_may_be_is_none():
+    made = conversation({"messages": [USER, {**REPLY, "reasoning_content": None, "name": None}]})
+    assert made.messages[1] == REPLY
+
+
 FAULTS = [
     ([1], "row is not an object"),
     ({}, "empty row"),
@@ -90,7 +104,11 @@ FAULTS = [
     ({"messages": [USER, {"role": "assistant"}]}, "content is null"),
     ({"messages": [{"role": "user", "content": None}, REPLY]}, "content is null"),
     ({"messages": [USER, {"role": "assistant", "content": 3}]}, "content is not a string"),
-    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, REPLY]}, "content is not a string"),
+    ({"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}, REPLY]}, "content is not a string"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}, REPLY]}, "content is not a string"),
+    ({"messages": [{"role": "user", "content": []}, REPLY]}, "content is not a string"),
+    ({"messages": [USER, {**REPLY, "reasoning_content": 5}]}, "reasoning_content is not a string"),
+    ({"messages": [USER, {**REPLY, "name": ["x"]}]}, "name is not a string"),
     ({"messages": [USER, {"role": "assistant", "content": " \n"}]}, "empty reply"),
     ({"messages": [USER, REPLY], "finished": [True, True]}, "finished does not fit the replies"),
     ({"messages": [USER, REPLY], "finished": [1]}, "finished does not fit the replies"),
