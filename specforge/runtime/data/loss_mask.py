@@ -52,6 +52,8 @@ def render(conversation: Conversation, template: ChatTemplate, last_turn_only: b
         turns = [_by_prefix(conversation, template, text, i) for i in conversation.replies[taken]]
     else:
         turns = turns[taken]
+    for turn, reply in zip(turns, conversation.replies[taken]):
+        refuse_lost_calls(conversation.messages[reply], text[turn.start : turn.end], reply + 1)
     finished = conversation.finished[taken]
     ends = [_end(text, turn, whole, keep_tail=tells_end) for turn, whole in zip(turns, finished)]
     return Rendered(text, tuple((turn.start, end) for turn, end in zip(turns, ends)))
@@ -63,6 +65,15 @@ def refuse_control(conversation: Conversation, template: ChatTemplate) -> None:
         found = template.control.search(message["content"] + message.get("reasoning_content", ""))
         if found:
             raise RowFault("control token in a message", f"turn {number} holds {found[0]!r}")
+
+
+def refuse_lost_calls(message: dict[str, Any], said: str, number: int) -> None:
+    """Raises RowFault where the template leaves tool calls out: what is left would teach that nothing is said."""
+    for call in message.get("tool_calls", ()):
+        function = call.get("function", call)
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(name, str) and name not in said:
+            raise RowFault("the template writes no tool calls", f"turn {number} calls {name!r}")
 
 
 def token_mask(spans: tuple[tuple[int, int], ...], offsets_T2: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specforge.runtime.data.chat_template import ChatTemplate
 from specforge.runtime.data.conversation import Conversation
-from specforge.runtime.data.loss_mask import Rendered, refuse_control
+from specforge.runtime.data.loss_mask import Rendered, refuse_control, refuse_lost_calls
 from specforge.runtime.data.preformatted import ReplyMarks, preformatted
 from specforge.runtime.data.row_fault import RowFault
 
@@ -33,6 +33,7 @@ def render_by_marks(
     for (start, end), reply, whole in zip(spans, conversation.replies, conversation.finished):
         if not text.endswith(marks.end, start, end):
             raise RowFault("no end of turn behind a reply", f"{marks.end!r} does not stand in the text", text)
+        refuse_lost_calls(conversation.messages[reply], text[start:end], reply + 1)
         if not whole and "tool_calls" in conversation.messages[reply]:
             raise RowFault("end of a cut reply not found", "it ends in tool calls")
         found.append((start, end if whole else end - len(marks.end)))

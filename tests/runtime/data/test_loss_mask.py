@@ -102,9 +102,16 @@ def test_tool_calls_are_in_the_mask_and_tool_turns_are_not(templates, tokenizer)
     row = {"messages": turns, "tools": '[{"name": "w"}]'}
     made = render(conversation(row), ChatTemplate(tokenizer, templates["tools"]))
     assert made.text.startswith('[{"name": "w"}]<|im_start|>user')
-    assert [made.text[a:b] for a, b in made.spans] == [f"<call>Ulm</call>{END}", f"ho{END}"]
+    assert [made.text[a:b] for a, b in made.spans] == [f"<call>w Ulm</call>{END}", f"ho{END}"]
     with pytest.raises(RowFault, match="end of a cut reply not found"):
         supervised({**row, "finished": [False, True]}, templates["tools"], tokenizer)
+
+
+def test_a_template_without_tool_calls_gives_a_fault_and_no_empty_reply(templates, tokenizer):
+    call = {"type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    with pytest.raises(RowFault, match="the template writes no tool calls: turn 2 calls 'weather'"):
+        supervised({"messages": turns}, templates["chatml"], tokenizer)
 
 
 def fault(row, template_text, tokenizer):

@@ -49,9 +49,9 @@ def test_a_cut_reply_has_no_end_of_turn(templates, tokenizer):
         "ho. end",
         f"hi ho{END}\n",
     ]
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"city": "Ulm"}}}]}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "w", "arguments": {"city": "Ulm"}}}]}
     row = {"messages": [USER, call]}
-    assert supervised(row, templates["tools"], tokenizer) == [f"<call>Ulm</call>{END}\n"]
+    assert supervised(row, templates["tools"], tokenizer) == [f"<call>w Ulm</call>{END}\n"]
     with pytest.raises(RowFault, match="end of a cut reply not found"):
         supervised({**row, "finished": [False]}, templates["tools"], tokenizer)
 
