@@ -65,7 +65,8 @@ TEMPLATES = {
     "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}",
     "tools": "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}"
     "{{ '<|im_start|>' + m.role + '\n' + m.content }}"
-    "{% for c in m.tool_calls or [] %}{{ '<call>' + c.function.name + ' ' + c.function.arguments.city + '</call>' }}{% endfor %}"
+    "{% for c in m.tool_calls or [] %}"
+    "{{ '<call>' + c.function.name + ' ' + c.function.arguments.city + '</call>' }}{% endfor %}"
     "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
     "dated": "{{ strftime_now('%d %b %Y') }} {{ strftime_now('%Y-%m-%d') }}" + CHATML,
     "broken": "{% for m in messages %}{{ m.content }",

@@ -49,7 +49,8 @@ def test_a_cut_reply_has_no_end_of_turn(templates, tokenizer):
         "ho. end",
         f"hi ho{END}\n",
     ]
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "w", "arguments": {"city": "Ulm"}}}]}
+    asked = {"function": {"name": "w", "arguments": {"city": "Ulm"}}}
+    call = {"role": "assistant", "content": None, "tool_calls": [asked]}
     row = {"messages": [USER, call]}
     assert supervised(row, templates["tools"], tokenizer) == [f"<call>w Ulm</call>{END}\n"]
     with pytest.raises(RowFault, match="end of a cut reply not found"):
