@@ -51,7 +51,8 @@ class Blocks:
 def blocks(document_Q: np.ndarray, position_Q: np.ndarray, keys_D: np.ndarray, window: int = 0) -> Blocks:
     """`keys_D`: keys of each document, its positions 0, 1, ...; keys are laid end to end, documents in order.
 
-    `window`: a query sees keys of its last `window` positions, itself included; 0: all before it.
+    `window`: a query sees keys of its last `window` positions, its own included, and its own pairs; 0: all before it.
+    A target with a window of W has at TTT step k, where row t asks at position t + k, the window W - k of its rows.
     """
     query_rows = np.lexsort((position_Q, document_Q))
     positions = position_Q[query_rows]

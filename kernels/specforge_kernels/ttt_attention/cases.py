@@ -15,7 +15,10 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
 
 @dataclass(frozen=True)
 class Case:
-    """`lengths`: key rows per document. `share`: of them that ask. `suffix`: k, steps before this one."""
+    """`lengths`: key rows per document. `share`: of them that ask. `suffix`: k, steps before this one.
+
+    `window`: 0 for all keys before.
+    """
 
     lengths: tuple[int, ...]
     share: float = 1.0
@@ -24,6 +27,7 @@ class Case:
     kv_heads: int = 2
     key_width: int = 8
     value_width: int = 8
+    window: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +58,8 @@ SMALL = {
     "wide values": Case((7, 3), key_width=6, value_width=10, suffix=2),
     "narrow values": Case((7, 3), key_width=12, value_width=4, suffix=2),
     "six steps before": Case((13, 8), 0.7, 6),
+    "a window": Case((13, 3, 8), 0.7, 2, window=4),
+    "a window of the row alone": Case((13, 3), 0.7, 1, window=1),
 }
 BENCH = {
     "SmolLM2, 4 documents of 300": Case((300,) * 4, 0.8, 3, 9, 3, 64, 64),
@@ -84,5 +90,5 @@ def inputs(case: Case, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -
         [made(count + spare, case.kv_heads, case.value_width) for _ in range(case.suffix)],
     )
     indices = (document[queries], position[queries], document[keys], position[keys])
-    layout = query_layout(key_layout(document[keys], position[keys]), document[queries], position[queries])
+    layout = query_layout(key_layout(document[keys], position[keys]), document[queries], position[queries], case.window)
     return Inputs(tensors, Rows(*(torch.from_numpy(i).to(device) for i in indices)), layout.to(device))

@@ -57,8 +57,8 @@ class TritonUnrolled(torch.autograd.Function):
 class TritonAttention(torch.autograd.Function):
     """apply(query_QNd, key_CGd, value_CGe, own_keys_kQGd, own_values_kQGe, Blocks) -> out [Q, N, e], lse [Q, N].
 
-    Keys in the order of `Blocks`. lse: natural logarithm, float32, not differentiable. `own_*`: None at step 0; may
-    have more rows than Q. Every query row must have a task.
+    Keys in the order of `Blocks`. lse: natural logarithm, float32. `own_*`: None at step 0; may have more rows than Q.
+    Every query row must have a task.
     """
 
     @staticmethod
@@ -68,16 +68,15 @@ class TritonAttention(torch.autograd.Function):
         ctx.blocks, ctx.suffix = blocks, steps
         saved = _forward(ctx, query, key, value, own, steps)
         ctx.save_for_backward(*saved, *own)
-        natural = saved[4] / LOG2_E
-        ctx.mark_non_differentiable(natural)
-        return saved[3], natural
+        ctx.set_materialize_grads(False)
+        return saved[3], saved[4] / LOG2_E
 
     @staticmethod
-    def backward(ctx: Any, grad, _):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, grad, grad_lse):  # type: ignore[no-untyped-def]
         *saved, own_keys, own_values = ctx.saved_tensors
-        steps = ctx.suffix
+        steps, grad = ctx.suffix, torch.zeros_like(saved[3]) if grad is None else grad
         total = (torch.zeros_like(own_keys), torch.zeros_like(own_values)) if steps[0] else None
-        grads = _backward(ctx, grad, saved, (own_keys, own_values), steps, total)
+        grads = _backward(ctx, grad, saved, (own_keys, own_values), steps, total, grad_lse)
         return *grads, *(total or (None, None)), None
 
 
@@ -97,7 +96,7 @@ def _forward(ctx: Any, query, key, value, own, suffix):  # type: ignore[no-untyp
     return query, key, value, out, lse
 
 
-def _backward(ctx: Any, grad, saved, own, suffix, total):  # type: ignore[no-untyped-def]
+def _backward(ctx: Any, grad, saved, own, suffix, total, grad_lse=None):  # type: ignore[no-untyped-def]
     """dQ, dK_0, dV_0; gradients of the own pairs are added to `total`."""
     query, key, value, out, lse = saved
     blocks, shape, grad = ctx.blocks, ctx.shape, grad.contiguous()
@@ -110,6 +109,8 @@ def _backward(ctx: Any, grad, saved, own, suffix, total):  # type: ignore[no-unt
         delta_kernel[(-(-count * heads // DELTA_ROWS),)](
             out, grad, delta, count * heads, E=shape["E"], BE=shape["BE"], BM=DELTA_ROWS
         )
+        if grad_lse is not None:
+            delta -= grad_lse  # d lse / d score is the softmax, which delta is multiplied by
         launch = tiles("dq", widest, query.element_size())
         dq_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
             query, key, value, *own, grad, lse, delta, dq, *index, blocks.query_tasks_M6, *strides, *suffix,

@@ -80,6 +80,7 @@ class Layout:
     query_slots_S: Any
     query_positions_S: Any
     query_home_Q: Any
+    window: int = 0
     shared: ClassVar[int] = 2
 
     @property
@@ -90,7 +91,7 @@ class Layout:
 
     def replaced(self, indices: tuple[torch.Tensor, ...]) -> Layout:
         """The same layout over uploaded indices."""
-        return Layout(self.groups, self.tiles, *indices)
+        return Layout(self.groups, self.tiles, *indices, window=self.window)
 
     def to(self, device: torch.device | str) -> Layout:
         return self.replaced(tuple(torch.as_tensor(x, dtype=torch.int64, device=device) for x in self.indices))
@@ -124,8 +125,11 @@ def key_layout(document_C: np.ndarray, position_C: np.ndarray, tiling: Tiling = 
     return KeyLayout(tuple(groups), tiling, slots_S, home_C, group_D, place_D)
 
 
-def query_layout(keys: KeyLayout, document_Q: np.ndarray, position_Q: np.ndarray) -> Layout:
-    """Cut the queries of one step into tiles. Every query's document has keys up to the query's position."""
+def query_layout(keys: KeyLayout, document_Q: np.ndarray, position_Q: np.ndarray, window: int = 0) -> Layout:
+    """Cut the queries of one step into tiles. Every query's document has keys up to the query's position.
+
+    `window`: as of `blocks`. Its tiles still compute all keys up to the last query, and hide those before it.
+    """
     query_block, multiple = keys.tiling.query_block, keys.tiling.multiple
     order = np.lexsort((position_Q, document_Q))
     counts_D = np.bincount(document_Q, minlength=len(keys.group_D))
@@ -153,7 +157,7 @@ def query_layout(keys: KeyLayout, document_Q: np.ndarray, position_Q: np.ndarray
     home_Q = _starts(sizes)[tile_Q] + keys.place_D[document_Q] * width_B[tile_Q] + rank_Q - block_Q * query_block
     slots_S, positions_S = np.zeros(sum(sizes), np.int64), np.full(sum(sizes), -1)
     slots_S[home_Q], positions_S[home_Q] = np.arange(len(home_Q)), position_Q
-    return Layout(keys.groups, tiles, keys.slots_S, keys.home_C, slots_S, positions_S, home_Q)
+    return Layout(keys.groups, tiles, keys.slots_S, keys.home_C, slots_S, positions_S, home_Q, window)
 
 
 def _padded(count: int, multiple: int) -> int:

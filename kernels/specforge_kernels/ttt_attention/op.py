@@ -1,4 +1,4 @@
-"""In: queries, keys and values of one TTT step, and their padded layout. Out: its attention, with gradients.
+"""In: queries, keys and values of one TTT step, and their layout. Out: its attention, with gradients, whole or in parts.
 
 Plain PyTorch: batched matmuls over documents of similar length. Scores live in float32 for one tile at a time and are
 computed again in the backward pass, so memory grows with the rows, not with their square.
@@ -37,17 +37,42 @@ def ttt_attention(
     and values are in the order of documents and positions. With `blocks` the
     suffix may be an `OwnPairs`, given as both. Nothing here waits for the device.
     """
-    count = query_QNd.shape[0]
-    if isinstance(layout, Blocks) and isinstance(suffix_keys, OwnPairs):
+    if isinstance(suffix_keys, OwnPairs):
         return TritonUnrolled.apply(query_QNd, key_CGd, value_CGe, layout, suffix_keys.buffers, *suffix_keys.tokens)
+    return ttt_attention_part(query_QNd, key_CGd, value_CGe, suffix_keys, suffix_values, layout)[0]
+
+
+def ttt_attention_part(
+    query_QNd: torch.Tensor,
+    key_CGd: torch.Tensor,
+    value_CGe: torch.Tensor,
+    suffix_keys: Sequence[torch.Tensor],
+    suffix_values: Sequence[torch.Tensor],
+    layout: Layout | Blocks,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`ttt_attention` and its logsumexp over a part of what its queries see: out [Q, N, e], lse [Q, N].
+
+    Both are differentiable, so `merged` parts have the gradients of the whole, as a sequence-parallel run needs them.
+    lse: natural logarithm of the sum over exp(scores), float32 or wider. The own pairs belong to one of the parts.
+    """
+    count = query_QNd.shape[0]
     if isinstance(layout, Blocks):
         own = [torch.stack([x[:count] for x in xs]) if xs else None for xs in (suffix_keys, suffix_values)]
-        return TritonAttention.apply(query_QNd, key_CGd, value_CGe, *own, layout)[0]
+        return TritonAttention.apply(query_QNd, key_CGd, value_CGe, *own, layout)
     suffix_QGkd = suffix_QGke = None
     if suffix_keys:
         suffix_QGkd = torch.stack([k[:count] for k in suffix_keys], dim=2)
         suffix_QGke = torch.stack([v[:count] for v in suffix_values], dim=2)
     return _Attention.apply(query_QNd, key_CGd, value_CGe, suffix_QGkd, suffix_QGke, layout)
+
+
+def merged(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out, lse) over the keys of all parts, of the same queries each: outs weigh exp(lse - lse of all)."""
+    lse_PQN = torch.stack([lse for _, lse in parts])
+    lse_QN = torch.logsumexp(lse_PQN, 0)
+    share_PQN = (lse_PQN - lse_QN).exp()
+    out = sum(share[..., None] * out.to(share.dtype) for share, (out, _) in zip(share_PQN, parts))
+    return out.to(parts[0][0].dtype), lse_QN
 
 
 class _Attention(torch.autograd.Function):
@@ -60,7 +85,7 @@ class _Attention(torch.autograd.Function):
         suffix_QGkd: torch.Tensor | None,
         suffix_QGke: torch.Tensor | None,
         layout: Layout,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         tiles = _Tiles(layout, query_QNd, key_CGd, value_CGe)
         queries_S = query_QNd.index_select(0, layout.query_slots_S)
         outs, tops, sums = [], [], []
@@ -82,16 +107,20 @@ class _Attention(torch.autograd.Function):
             out_QNe = out_QNe * shrink_QN1 + _own_matmul(own_QNk.to(query_QNd.dtype), suffix_QGke)
         out_QNe = (out_QNe / sum_QN1).to(query_QNd.dtype)
         ctx.layout = layout
-        lse_QN1 = top_QN1 + sum_QN1.log()
-        ctx.save_for_backward(query_QNd, key_CGd, value_CGe, suffix_QGkd, suffix_QGke, out_QNe, lse_QN1)
-        return out_QNe
+        ctx.set_materialize_grads(False)
+        lse_QN = (top_QN1 + sum_QN1.log()).squeeze(-1)
+        ctx.save_for_backward(query_QNd, key_CGd, value_CGe, suffix_QGkd, suffix_QGke, out_QNe, lse_QN)
+        return out_QNe, lse_QN
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query_QNd, key_CGd, value_CGe, suffix_QGkd, suffix_QGke, out_QNe, lse_QN1 = ctx.saved_tensors
+        query_QNd, key_CGd, value_CGe, suffix_QGkd, suffix_QGke, out_QNe, lse_QN = ctx.saved_tensors
         layout: Layout = ctx.layout
-        dtype, (grad_QNe,) = query_QNd.dtype, grads
+        dtype, lse_QN1, (grad_QNe, grad_lse_QN) = query_QNd.dtype, lse_QN[..., None], grads
+        grad_QNe = torch.zeros_like(out_QNe) if grad_QNe is None else grad_QNe
         delta_QN1 = (grad_QNe.to(lse_QN1.dtype) * out_QNe).sum(-1, keepdim=True)
+        if grad_lse_QN is not None:
+            delta_QN1 = delta_QN1 - grad_lse_QN[..., None]
         tiles = _Tiles(layout, query_QNd, key_CGd, value_CGe)
         padded = [x.index_select(0, layout.query_slots_S) for x in (query_QNd, grad_QNe, delta_QN1, lse_QN1)]
         dq_parts, dk, dv = [], _Sums(layout), _Sums(layout)
@@ -154,7 +183,10 @@ class _Tiles:
         """Scaled scores in float32 or wider, -inf where a query does not see a key. A fresh tensor."""
         scores_BXC = _matmul(query_BXd, self.keys(tile).mT).mul_(self.scale)
         position = self.layout.query_positions_S[at].view(-1, 1, tile.queries, 1)
-        hidden = torch.arange(tile.keys, device=position.device) > position
+        back = position - torch.arange(tile.keys, device=position.device)
+        hidden = back < 0
+        if self.layout.window:
+            hidden |= back >= self.layout.window
         bias = torch.zeros(hidden.shape, dtype=scores_BXC.dtype, device=position.device)
         bias.masked_fill_(hidden, float("-inf"))  # adding it is faster than a broadcast masked_fill_ over all heads
         scores_BXC.view(-1, self.heads, tile.queries, tile.keys).add_(bias)

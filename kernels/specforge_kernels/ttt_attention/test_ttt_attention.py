@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from specforge_kernels.ttt_attention import key_layout, query_layout, ttt_attention
+from specforge_kernels.ttt_attention import (
+    key_layout,
+    merged,
+    query_layout,
+    ttt_attention,
+    ttt_attention_part,
+)
 from specforge_kernels.ttt_attention.cases import SMALL, TOLERANCE, Case, inputs
 from specforge_kernels.ttt_attention.layout import CPU_TILING
 from specforge_kernels.ttt_attention.reference import reference
@@ -23,7 +29,7 @@ def compare(case, dtype, device, seed=0):
     exact = [x.detach().double().requires_grad_() for x in given.leaves]
     k = case.suffix
     out = ttt_attention(query, key, value, suffix_keys, suffix_values, given.layout)
-    expected = reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], given.rows)
+    expected = reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], given.rows, case.window)
     assert out.dtype == dtype
     grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype).to(device)
     found = torch.autograd.grad(out, given.leaves, grad)
@@ -53,6 +59,38 @@ def test_random_lengths(seed):
     lengths = tuple(int(n) for n in rng.integers(1, 60, rng.integers(1, 6)))
     case = Case(lengths, float(rng.random()), int(rng.integers(0, 5)))
     assert compare(case, torch.float64, "cpu", seed) < 1e-12
+
+
+def cut(given, first):
+    """The queries at `first` or later, by two parts of the keys: those before it, and the others with the own pairs."""
+    query, key, value, suffix_keys, suffix_values = given.tensors
+    rows, parts = given.rows, []
+    asks = rows.position_Q >= first
+    for which, start in ((rows.position_C < first, 0), (rows.position_C >= first, first)):
+        documents, positions = rows.document_C[which].numpy(), rows.position_C[which].numpy() - start
+        most = np.bincount(documents)[rows.document_Q[asks].numpy()] - 1
+        at = np.minimum(rows.position_Q[asks].numpy() - start, most)
+        layout = query_layout(key_layout(documents, positions), rows.document_Q[asks].numpy(), at).to("cpu")
+        own = [[x[: len(asks)][asks] for x in xs] if start else [] for xs in (suffix_keys, suffix_values)]
+        parts.append(ttt_attention_part(query[asks], key[which], value[which], *own, layout))
+    return parts, asks
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("suffix", [0, 3])
+def test_merged_parts_are_the_whole_with_its_gradients(suffix):
+    """As ranks of a sequence-parallel run hold them: each attends to its keys, and what they have is merged by LSE."""
+    given = inputs(Case((11, 14), 1.0, suffix), torch.float64)
+    whole, lse = ttt_attention_part(*given.tensors, given.layout)
+    parts, asks = cut(given, 6)
+    out, merged_lse = merged(parts)
+    torch.testing.assert_close(out, whole[asks], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(merged_lse, lse[asks], rtol=1e-12, atol=1e-12)
+    grad, grad_lse = torch.randn_like(out), torch.randn_like(merged_lse)
+    wanted = torch.autograd.grad((whole[asks], lse[asks]), given.leaves, (grad, grad_lse), retain_graph=True)
+    found = torch.autograd.grad((out, merged_lse), given.leaves, (grad, grad_lse))
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.cpu
