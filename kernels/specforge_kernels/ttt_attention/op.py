@@ -1,4 +1,4 @@
-"""In: queries, keys and values of one TTT step, and their layout. Out: its attention, with gradients, whole or in parts.
+"""In: queries, keys and values of a TTT step, and their layout. Out: its attention, with gradients, whole or in parts.
 
 Plain PyTorch: batched matmuls over documents of similar length. Scores live in float32 for one tile at a time and are
 computed again in the backward pass, so memory grows with the rows, not with their square.
