@@ -105,21 +105,23 @@ class Estimate:
     def _activations(self) -> int:
         """Elements kept for the backward pass: of every row of every TTT step, and once of every row of the pack.
 
-        Per row of a step: six rows of H around the two norms and into the head, q and the attention's output, the own
-        key and value, and the MLP's four of its inner width; Triton makes two of these again, and keeps own keys and
-        values once, where PyTorch keeps at step k a copy of those of all steps before.
+        Per row of a step: four rows of H (its input, what the MLP's norm reads, what the head reads and its gradient),
+        q and the attention's output, the own key and value, and the MLP's four of its inner width; Triton makes two of
+        these again, and keeps own keys and values once, where PyTorch keeps at step k a copy of those of all steps
+        before. Beside them the q, k and v weights, joined.
         """
         draft, steps = self.train.draft, self.train.eagle3.ttt_length
         hidden, keys = draft.hidden_size, draft.num_kv_heads * draft.head_dim
         mlp = (2 if "swiglu" in self.triton else 4) * draft.intermediate_size
-        step = 6 * hidden + mlp + 2 * draft.num_heads * draft.head_dim + 2 * keys
+        step = 4 * hidden + mlp + 2 * draft.num_heads * draft.head_dim + 2 * keys
         if "ttt_attention" not in self.triton:
             step += (steps - 1) * keys
         once = len(draft.aux_layers) * draft.target_hidden_size * (1 + draft.fc_norm) + 3 * hidden
         if self.train.eagle3.recompute:  # the attention's input and output; one step's MLP at a time
-            step -= mlp + 2 * hidden
-            once += mlp + 2 * hidden
-        return self.micro_tokens * (steps * step + once)
+            step -= mlp + hidden
+            once += mlp + hidden
+        joined = (draft.num_heads * draft.head_dim + 2 * keys) * 2 * hidden  # q, k and v weights as one matrix
+        return self.micro_tokens * (steps * step + once) + joined
 
     def _loss_chunk(self) -> int:
         """Bytes of the buffers that the loss works in: as chunk_rows and kernel_chunk_rows of soft_target_loss."""

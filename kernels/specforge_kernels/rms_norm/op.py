@@ -21,31 +21,43 @@ def rms_norm(x: torch.Tensor, weight_H: torch.Tensor, eps: float) -> torch.Tenso
     return _RMSNorm.apply(x, weight_H, eps)
 
 
+def normed(x: torch.Tensor, weight_H: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `rms_norm` gives, and the scale of each row, float32 [R]; no gradients."""
+    x = x.contiguous()
+    width, rows = x.shape[-1], x.numel() // x.shape[-1]
+    out, scale_R = torch.empty_like(x), torch.empty(rows, dtype=torch.float32, device=x.device)
+    if rows:
+        forward_kernel[(rows,)](x, weight_H, out, scale_R, eps, H=width, BLOCK=_block(width), num_warps=WARPS)
+    return out, scale_R
+
+
+def norm_gradients(
+    grad: torch.Tensor, x: torch.Tensor, weight_H: torch.Tensor, scale_R: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of x and of the weight, from the gradient of `normed`'s first."""
+    x, width, rows = x.contiguous(), x.shape[-1], scale_R.shape[0]
+    each = max(1, -(-rows // PROGRAMS))
+    programs = -(-rows // each)
+    grad_x = torch.empty_like(x)
+    parts_PH = torch.empty(programs, width, dtype=torch.float32, device=x.device)
+    if rows:
+        backward_kernel[(programs,)](
+            grad.contiguous(), x, weight_H, scale_R, grad_x, parts_PH, rows, each, H=width, BLOCK=_block(width),
+            num_warps=WARPS,
+        )  # fmt: skip
+    return grad_x, parts_PH.sum(0).to(weight_H.dtype)
+
+
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        x = x.contiguous()
-        width, rows = x.shape[-1], x.numel() // x.shape[-1]
-        out, scale = torch.empty_like(x), torch.empty(rows, dtype=torch.float32, device=x.device)
-        if rows:
-            forward_kernel[(rows,)](x, weight, out, scale, eps, H=width, BLOCK=_block(width), num_warps=WARPS)
+        out, scale = normed(x, weight, eps)
         ctx.save_for_backward(x, weight, scale)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, scale = ctx.saved_tensors
-        width, rows = x.shape[-1], scale.shape[0]
-        each = max(1, -(-rows // PROGRAMS))
-        programs = -(-rows // each)
-        grad_x = torch.empty_like(x)
-        parts_PH = torch.empty(programs, width, dtype=torch.float32, device=x.device)
-        if rows:
-            backward_kernel[(programs,)](
-                grads[0].contiguous(), x, weight, scale, grad_x, parts_PH, rows, each, H=width, BLOCK=_block(width),
-                num_warps=WARPS,
-            )  # fmt: skip
-        return grad_x, parts_PH.sum(0).to(weight.dtype), None
+        return *norm_gradients(grads[0], *ctx.saved_tensors), None
 
 
 def _block(width: int) -> int:

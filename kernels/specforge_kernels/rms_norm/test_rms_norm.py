@@ -12,7 +12,7 @@ import sys
 import pytest
 import torch
 
-from specforge_kernels.rms_norm import rms_norm
+from specforge_kernels.rms_norm import norm_gradients, normed, rms_norm
 from specforge_kernels.swiglu import gated_down
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
@@ -53,6 +53,13 @@ def main(device: str) -> None:
             assert error < TOLERANCE[dtype], ("norm", rows, width, error)
             error = compare(gated_kernel, plain_gated, [(rows, width), (rows, width), (9, width)], dtype, device)
             assert error < TOLERANCE[dtype], ("swiglu", rows, width, error)
+    x, weight, grad = (torch.randn(s, device=device) for s in ((7, 64), (64,), (7, 64)))
+    leaves = [t.requires_grad_() for t in (x, weight)]
+    out, scale = normed(x.detach(), weight.detach(), 1e-5)
+    kept = rms_norm(*leaves, 1e-5)
+    found, wanted = norm_gradients(grad, x.detach(), weight.detach(), scale), torch.autograd.grad(kept, leaves, grad)
+    assert torch.equal(out, kept)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), "the same bits, in parts"
     print("equal")
 
 

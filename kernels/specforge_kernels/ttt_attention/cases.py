@@ -91,4 +91,4 @@ def inputs(case: Case, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -
     )
     indices = (document[queries], position[queries], document[keys], position[keys])
     layout = query_layout(key_layout(document[keys], position[keys]), document[queries], position[queries], case.window)
-    return Inputs(tensors, Rows(*(torch.from_numpy(i).to(device) for i in indices)), layout.to(device))
+    return Inputs(tensors, Rows(*(torch.from_numpy(i).to(device) for i in indices), case.window), layout.to(device))

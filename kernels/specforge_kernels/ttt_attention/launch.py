@@ -50,7 +50,7 @@ class TritonUnrolled(torch.autograd.Function):
     def backward(ctx: Any, grad):  # type: ignore[no-untyped-def]
         pairs, steps = ctx.pairs, ctx.steps
         own, total = (pairs.keys_kQGd, pairs.values_kQGe), pairs.gradients() if steps else None
-        grads = _backward(ctx, grad, ctx.saved_tensors, own, (steps, own[0].shape[1]), total)
+        grads = _backward(ctx, (grad, None), ctx.saved_tensors, own, (steps, own[0].shape[1]), total)
         return *grads, None, None, *(grad.new_empty(0) for _ in range(steps))
 
 
@@ -76,7 +76,7 @@ class TritonAttention(torch.autograd.Function):
         *saved, own_keys, own_values = ctx.saved_tensors
         steps, grad = ctx.suffix, torch.zeros_like(saved[3]) if grad is None else grad
         total = (torch.zeros_like(own_keys), torch.zeros_like(own_values)) if steps[0] else None
-        grads = _backward(ctx, grad, saved, (own_keys, own_values), steps, total, grad_lse)
+        grads = _backward(ctx, (grad, grad_lse), saved, (own_keys, own_values), steps, total)
         return *grads, *(total or (None, None)), None
 
 
@@ -96,8 +96,9 @@ def _forward(ctx: Any, query, key, value, own, suffix):  # type: ignore[no-untyp
     return query, key, value, out, lse
 
 
-def _backward(ctx: Any, grad, saved, own, suffix, total, grad_lse=None):  # type: ignore[no-untyped-def]
-    """dQ, dK_0, dV_0; gradients of the own pairs are added to `total`."""
+def _backward(ctx: Any, grads, saved, own, suffix, total):  # type: ignore[no-untyped-def]
+    """dQ, dK_0, dV_0 from the gradients of out and (or None) lse; those of the own pairs are added to `total`."""
+    grad, grad_lse = grads
     query, key, value, out, lse = saved
     blocks, shape, grad = ctx.blocks, ctx.shape, grad.contiguous()
     (count, heads, width), kv_heads = query.shape, key.shape[1]

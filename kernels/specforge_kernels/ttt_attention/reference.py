@@ -13,12 +13,13 @@ import torch
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Document and position of each query and key row, int64."""
+    """Document and position of each query and key row, int64. `window`: 0, or how many positions back a query sees."""
 
     document_Q: torch.Tensor
     position_Q: torch.Tensor
     document_C: torch.Tensor
     position_C: torch.Tensor
+    window: int = 0
 
 
 def reference(
@@ -28,11 +29,10 @@ def reference(
     suffix_keys: Sequence[torch.Tensor],
     suffix_values: Sequence[torch.Tensor],
     rows: Rows,
-    window: int = 0,
 ) -> torch.Tensor:
     """out [Q, N, e]: query t sees {K_0[j] : j <= t, same document} and its own {K_i[t] : i = 1..k}; one softmax.
 
-    With a `window` only j > t - window. `suffix_keys[i]` [at least Q, G, d]: row r belongs to query r. Builds all of
+    With a window only j > t - window. `suffix_keys[i]` [at least Q, G, d]: row r belongs to query r. Builds all of
     Q x C: for tests and small inputs.
     """
     (count, heads, width), kv_heads = query_QNd.shape, key_CGd.shape[1]
@@ -40,8 +40,8 @@ def reference(
     base = torch.einsum("qghd,cgd->qghc", q, key_CGd)
     back_QC = rows.position_Q[:, None] - rows.position_C
     seen_QC = (rows.document_Q[:, None] == rows.document_C) & (back_QC >= 0)
-    if window:
-        seen_QC &= back_QC < window
+    if rows.window:
+        seen_QC &= back_QC < rows.window
     base = base.masked_fill(~seen_QC[:, None, None, :], float("-inf"))
     own = [torch.einsum("qghd,qgd->qgh", q, k[:count])[..., None] for k in suffix_keys]
     wide = torch.promote_types(query_QNd.dtype, torch.float32)

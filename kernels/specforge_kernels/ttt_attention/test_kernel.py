@@ -42,7 +42,7 @@ def compare_kernel(case: Case, dtype: torch.dtype, device: str) -> float:
     query, key, value, keys, values = given.tensors
     own = (torch.stack(keys), torch.stack(values)) if k else (None, None)
     out, lse = TritonAttention.apply(query, key[order], value[order], *own, tasks)
-    expected = reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], rows, case.window)
+    expected = reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], rows)
     layout = query_layout(key_layout(document_C, position_C), document, position, case.window).to(device)
     expected_lse = ttt_attention_part(*exact[:3], exact[3 : 3 + k], exact[3 + k :], layout)[1]
     grad, grad_lse = (torch.randn(x.shape, dtype=torch.float64, device=device) for x in (out, lse))

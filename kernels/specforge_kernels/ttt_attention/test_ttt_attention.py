@@ -29,7 +29,7 @@ def compare(case, dtype, device, seed=0):
     exact = [x.detach().double().requires_grad_() for x in given.leaves]
     k = case.suffix
     out = ttt_attention(query, key, value, suffix_keys, suffix_values, given.layout)
-    expected = reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], given.rows, case.window)
+    expected = reference(*exact[:3], exact[3 : 3 + k], exact[3 + k :], given.rows)
     assert out.dtype == dtype
     grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype).to(device)
     found = torch.autograd.grad(out, given.leaves, grad)

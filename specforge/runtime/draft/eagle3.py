@@ -82,7 +82,7 @@ class DecoderLayer(nn.Module):
     def finish(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """What follows the attention: `residual` [..., H] un-normed, `attended` [..., N·D] -> [..., H]."""
         hidden = residual + self.self_attn.o_proj(attended)
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return hidden + self.mlp(hidden, self.post_attention_layernorm)
 
 
 class Eagle3Draft(nn.Module):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from specforge_kernels.implementation import implementation as chosen
-from specforge_kernels.rms_norm import rms_norm
+from specforge_kernels.rms_norm import norm_gradients, normed, rms_norm
 from specforge_kernels.swiglu import gated_down
 from torch import nn
 from transformers import LlamaConfig
@@ -35,9 +35,21 @@ class RMSNorm(nn.Module):
         self.eps, self.implementation = eps, "auto"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dtype == self.weight.dtype and chosen(x.device, x.dtype, self.implementation) == "triton":
+        if self._in_triton(x):
             return rms_norm(x, self.weight, self.eps)
         return _RMSNorm.apply(x, self.weight, self.eps)
+
+    def then(
+        self, x: torch.Tensor, *weights: torch.Tensor, added: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """norm(x) @ w^T for each of the weights, of rows [R, H]; `added` to the first of them.
+
+        The normed rows are not kept: the backward pass makes them again, which is one pass over x.
+        """
+        return _NormThen.apply(x, self.weight, self.eps, self._in_triton(x), added, *weights)
+
+    def _in_triton(self, x: torch.Tensor) -> bool:
+        return x.dtype == self.weight.dtype and chosen(x.device, x.dtype, self.implementation) == "triton"
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -45,31 +57,68 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
-        scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        out, scale = _normed(x, weight, eps)
         ctx.save_for_backward(x, weight, scale)
-        return (x * scale).to(x.dtype).mul_(weight)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, scale = ctx.saved_tensors
-        grad = grads[0].to(scale.dtype)
-        both = grad * x
-        grad_x = grad_weight = None
-        if ctx.needs_input_grad[1]:
-            rows = both.flatten(0, -2)
-            grad_weight = torch.mv(rows.t(), scale.flatten()).to(weight.dtype)
-        if ctx.needs_input_grad[0]:
-            wide_weight = weight.to(scale.dtype)
-            dot = torch.matmul(both, wide_weight)[..., None]
-            pull = dot.mul_(scale.square()).div_(x.shape[-1])
-            grad_x = (grad * wide_weight).addcmul_(x.to(scale.dtype), pull, value=-1).mul_(scale).to(x.dtype)
-        return grad_x, grad_weight, None
+        return *_norm_gradients(grads[0], *ctx.saved_tensors, ctx.needs_input_grad[:2]), None
+
+
+class _NormThen(torch.autograd.Function):
+    """A norm and the linear maps that read it."""
+
+    @staticmethod
+    def forward(ctx: Any, x, weight, eps, triton, added, *weights):  # type: ignore[no-untyped-def]
+        rows, scale = (normed if triton else _normed)(x, weight, eps)
+        ctx.save_for_backward(x, weight, scale, *weights)
+        ctx.eps, ctx.triton = eps, triton
+        first = rows @ weights[0].t() if added is None else torch.addmm(added, rows, weights[0].t())
+        return first, *(rows @ w.t() for w in weights[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, scale, *weights = ctx.saved_tensors
+        rows = (normed if ctx.triton else _normed)(x, weight, ctx.eps)[0]
+        of_weights = [g.t() @ rows for g in grads]
+        of_rows = grads[0] @ weights[0]
+        for g, w in zip(grads[1:], weights[1:], strict=True):
+            of_rows = torch.addmm(of_rows, g, w)
+        if ctx.triton:
+            of_x, of_norm = norm_gradients(of_rows, x, weight, scale)
+        else:
+            of_x, of_norm = _norm_gradients(of_rows, x, weight, scale, (True, True))
+        return of_x, of_norm, None, None, grads[0] if ctx.needs_input_grad[4] else None, *of_weights
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The normed rows, and the scale of each."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
+    scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (x * scale).to(x.dtype).mul_(weight), scale
+
+
+def _norm_gradients(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, wanted: tuple[bool, bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Of x and of the weight, where `wanted`."""
+    grad = grad.to(scale.dtype)
+    both = grad * x
+    grad_x = grad_weight = None
+    if wanted[1]:
+        grad_weight = torch.mv(both.flatten(0, -2).t(), scale.flatten()).to(weight.dtype)
+    if wanted[0]:
+        wide_weight = weight.to(scale.dtype)
+        dot = torch.matmul(both, wide_weight)[..., None]
+        pull = dot.mul_(scale.square()).div_(x.shape[-1])
+        grad_x = (grad * wide_weight).addcmul_(x.to(scale.dtype), pull, value=-1).mul_(scale).to(x.dtype)
+    return grad_x, grad_weight
 
 
 class MLP(nn.Module):
-    """down(act(gate(x)) * up(x))."""
+    """down(act(gate(norm(x))) * up(norm(x)))."""
 
     def __init__(self, hidden: int, intermediate: int, act: str) -> None:
         super().__init__()
@@ -78,9 +127,13 @@ class MLP(nn.Module):
         self.down_proj = linear(intermediate, hidden)
         self.act, self.silu, self.implementation = ACT2FN[act], act in ("silu", "swish"), "auto"
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_proj(x), self.up_proj(x)
-        if self.silu and chosen(x.device, x.dtype, self.implementation) == "triton":
+    def forward(self, x: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
+        """Of norm(x), rows [..., H]."""
+        gate, up = norm.then(x.flatten(0, -2), self.gate_proj.weight, self.up_proj.weight)
+        return self._down(gate, up).view(x.shape)
+
+    def _down(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        if self.silu and chosen(gate.device, gate.dtype, self.implementation) == "triton":
             return gated_down(gate, up, self.down_proj.weight)
         return self.down_proj(self.act(gate) * up)
 

@@ -88,7 +88,7 @@ class Eagle3Step:
         share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (rows_of[settings.reduction] * micro_steps)
         weight_W = torch.pow(settings.position_decay, rows.step_W.to(torch.float64)) * share * inside_W
         weight_W[host.loss :] = 0.0
-        states_WH = draft.head_input(self._unroll(rows, batch))
+        states_WH = self._unroll(rows, batch)
         arguments = (states_WH, draft.lm_head.weight, taught, rows.teacher_W)
         if settings.lk is None:
             loss = soft_target_loss(*arguments, weight_W, draft.d2t)
@@ -119,7 +119,7 @@ class Eagle3Step:
         return StepResult(loss.loss, dict(zip(SUMS, sums_5K)))
 
     def _unroll(self, rows: RowPlan, batch: Batch) -> torch.Tensor:
-        """K decoder steps -> what each loss row is fed to the head from, [W, H] in the order of steps."""
+        """K decoder steps -> what the head reads of each loss row, [W, H] in the order of steps."""
         draft, layer = self.draft, self.draft.midlayer
         heads, kv_heads, width = draft.settings.num_heads, draft.settings.num_kv_heads, draft.settings.head_dim
         first = rows.steps[0].kept
@@ -152,7 +152,7 @@ class Eagle3Step:
             if k > 0:
                 hidden_QH = hidden_QH[: step.kept]
                 embedded = take(embedded_QX, step.ahead)
-                qkv = torch.addmm(embedded, layer.hidden_norm(hidden_QH), from_hidden.t())
+                (qkv,) = layer.hidden_norm.then(hidden_QH, from_hidden, added=embedded)
                 turn = draft.rotary(rows.position_C[: step.kept] + k)
                 query_QND, own_key, own_value = self._rotated(qkv.view(step.kept, -1, width), *turn)
                 if rows.keys_C is None:
@@ -165,7 +165,8 @@ class Eagle3Step:
             own = (own_keys, own_values) if pairs is None else (pairs, pairs)
             attended = ttt_attention(query_QND, key_CGD, value_CGD, *own, step.attention)
             hidden_QH = draft.feedback(self._finish(hidden_QH, attended.flatten(1)))
-            states.append(hidden_QH if step.loss_at is None else take(hidden_QH, step.loss_at))
+            read_WH = hidden_QH if step.loss_at is None else take(hidden_QH, step.loss_at)
+            states.append(draft.head_input(read_WH))
         states.append(hidden_QH.new_zeros(len(rows.step_W) - rows.loss, hidden_QH.shape[1]))
         return torch.cat(states)
 

@@ -139,11 +139,31 @@ def test_a_rope_it_cannot_do_is_refused(rope, message):
         rotary(**rope)
 
 
-def test_mlp_is_gated():
+def test_mlp_is_gated_and_reads_normed_rows():
     torch.manual_seed(3)
-    mlp = MLP(4, 6, "silu")
-    for parameter in mlp.parameters():
-        torch.nn.init.normal_(parameter)
-    x = torch.randn(5, 4)
-    gate, up = x @ mlp.gate_proj.weight.T, x @ mlp.up_proj.weight.T
-    torch.testing.assert_close(mlp(x), (gate * torch.sigmoid(gate) * up) @ mlp.down_proj.weight.T)
+    mlp, norm = MLP(4, 6, "silu"), RMSNorm(4, 1e-5)
+    for parameter in (*mlp.parameters(), norm.weight):
+        torch.nn.init.normal_(parameter[None])
+    x = torch.randn(2, 5, 4)
+    gate, up = norm(x) @ mlp.gate_proj.weight.T, norm(x) @ mlp.up_proj.weight.T
+    torch.testing.assert_close(mlp(x, norm), (gate * torch.sigmoid(gate) * up) @ mlp.down_proj.weight.T)
+
+
+@pytest.mark.parametrize("plus", [False, True])
+def test_linear_maps_behind_a_norm_have_its_gradients_and_keep_no_normed_rows(plus):
+    torch.manual_seed(4)
+    norm = RMSNorm(7, 1e-5).double()
+    torch.nn.init.uniform_(norm.weight, 0.5, 2)
+    x, one, other, added = (
+        torch.randn(*s, dtype=torch.float64).requires_grad_() for s in ((5, 7), (3, 7), (4, 7), (5, 3))
+    )
+    leaves = [x, norm.weight, one, other, *([added] if plus else [])]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        found = norm.then(x, one, other, added=added if plus else None)
+    wanted = (norm(x) @ one.t() + (added if plus else 0), norm(x) @ other.t())
+    assert sorted(t.numel() for t in kept) == [5, 7, 21, 28, 35], "x, weights, and one scale per row"
+    grads = [torch.randn_like(y) for y in wanted]
+    pairs = zip(torch.autograd.grad(found, leaves, grads), torch.autograd.grad(wanted, leaves, grads), strict=True)
+    for a, b in (*zip(found, wanted, strict=True), *pairs):
+        torch.testing.assert_close(a, b)
