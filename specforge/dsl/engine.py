@@ -22,6 +22,12 @@ CAPTURE_FLAGS = {
     "pipeline-parallel-size": ((1,), "the layers would lie in several processes"),
     "skip-tokenizer-init": ((True,), "the run sends token ids"),
     "speculative-algorithm": ((), "capture needs the target's own forward"),
+    "speculative-algo": ((), "capture needs the target's own forward"),
+    "enable-dp-attention": ((), "rows of a prompt would lie on several ranks"),
+    "enable-dp-lm-head": ((), "rows of a prompt would lie on several ranks"),
+    "nnodes": ((), "a capture server is on one host"),
+    "base-gpu-id": ((), "it is SGLang(gpus=...)"),
+    "tensor-parallel-size": ((), "it is SGLang(tp=...)"),
     "enable-mixed-chunk": ((), "a prompt would be captured in parts"),
     "enable-hierarchical-cache": ((), "rows of cached prompt tokens would be missing"),
     "disaggregation-mode": ((), "prefill and decoding would be servers of their own"),
@@ -36,6 +42,8 @@ CAPTURE_FLAGS = {
     "dtype": ((), "it is SGLang(dtype=...)"),
     "context-length": ((), "it follows from max_length"),
 }
+
+EXPERT_FLAGS = ("ep-size", "ep", "expert-parallel-size")
 
 
 def _one_gpu(server: Any) -> tuple[str, Fault] | None:
@@ -85,8 +93,16 @@ def _tp_is_gpus(server: Any) -> tuple[str, Fault] | None:
     return None
 
 
+def _counts(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
 def _keeps_capture(server: Any) -> tuple[str, Fault] | None:
+    parts = len(server.gpus) if server.gpus else server.tp or 1
     for name, value in server.args:
+        if name.lstrip("-").replace("_", "-") in EXPERT_FLAGS and (not _counts(value) or parts % value):
+            what = f"holds {name}={value!r}, and experts are split over a divisor of the server's {parts} GPUs"
+            return "args", Fault(what, f"write a whole number that divides {parts}, or leave {name} out")
         flag_name = name.lstrip("-").replace("_", "-")
         if flag_name in CAPTURE_FLAGS:
             allowed, why = CAPTURE_FLAGS[flag_name]
@@ -119,7 +135,7 @@ class SGLang:
     url: str | None = field(url(), default=None, optional=True)
     mem_fraction: float | None = field(number(0.0, 1.0, above=True), default=None, optional=True)
     args: tuple[tuple[str, Any], ...] = field(flags(), default=())
-    startup_timeout_s: float = field(number(0.0, above=True), default=1800.0)
+    startup_timeout_s: float = field(number(1.0, 86_400.0), default=1800.0)
 
 
 Engine = Transformers | SGLang

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 MOST_LONGER = 3
+FLAG = r"[A-Za-z0-9][A-Za-z0-9-]*"
 HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:]+\])"
 
 
@@ -278,8 +279,11 @@ def flags() -> Rule:
 
     def check(name: str, value: Any) -> Fault | None:
         pairs = isinstance(value, tuple) and all(isinstance(p, tuple) and len(p) == 2 for p in value)
-        if pairs and all(isinstance(k, str) and k and isinstance(v, str | int | float | bool) for k, v in value):
-            return None
+        names = [k.lstrip("-").replace("_", "-") for k, _ in value if isinstance(k, str)] if pairs else []
+        formed = pairs and len(names) == len(value) and all(re.fullmatch(FLAG, name) for name in names)
+        if formed and all(isinstance(v, str | int | float | bool) and v == v for _, v in value):
+            twice = sorted({n for n in names if names.count(n) > 1})
+            return Fault(f"gives {twice[0]} twice", "keep one of them") if twice else None
         what = f"is {shown(value)}, and it takes a dictionary of flags with texts, numbers, True or False"
         return Fault(what, f'write {name} like {{"attention-backend": "fa3"}}')
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from specforge.dsl.node import field, node
 from specforge.dsl.rule import address, choice, number, text
 
+MOST_GIB = 1_000_000.0
+
 
 @node
 class SharedDir:
@@ -14,7 +16,7 @@ class SharedDir:
     """
 
     path: str | None = field(text("a folder"), default=None, optional=True)
-    max_gib: float | None = field(number(0.0, above=True), default=None, optional=True)
+    max_gib: float | None = field(number(0.0, MOST_GIB, above=True), default=None, optional=True)
 
 
 @node
@@ -25,7 +27,7 @@ class Mooncake:
     """
 
     master: str | None = field(address(), default=None, optional=True)
-    max_gib: float | None = field(number(0.0, above=True), default=None, optional=True)
+    max_gib: float | None = field(number(0.0, MOST_GIB, above=True), default=None, optional=True)
     protocol: str = field(choice("tcp", "rdma"), default="tcp")
 
 

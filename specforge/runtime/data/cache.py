@@ -59,7 +59,8 @@ class Preparation:
         """sha256 (hex) of the tokenizer alone; "" without one."""
         if self.tokenizer is None:
             return ""
-        return hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+        split = b"split" if getattr(self.tokenizer, "split_special_tokens", False) else b""
+        return hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode() + split).hexdigest()
 
     def _tokenizer(self) -> dict[str, Any] | None:
         if self.tokenizer is None:
@@ -68,6 +69,7 @@ class Preparation:
             "content": self.tokenizer.backend_tokenizer.to_str(),
             "template": chat_template(self.source, self.tokenizer).text,
             "special": {k: str(v) for k, v in self.tokenizer.special_tokens_map.items()},
+            "split_special_tokens": bool(getattr(self.tokenizer, "split_special_tokens", False)),
             "versions": [tokenizers.__version__, transformers.__version__],
         }
 

@@ -54,6 +54,7 @@ def rendered(
     for row in rows:
         try:
             made = renderer(row.value)
+            _encodable(made.text)
         except RowFault as fault:
             if fault.text and not found:
                 missed.append((row.number, fault))
@@ -65,6 +66,14 @@ def rendered(
         yield row.number, made
     if missed and not found:
         raise ValueError(_no_reply(source, missed))
+
+
+def _encodable(text: str) -> None:
+    """Raises RowFault for a text that is no Unicode: JSON may hold half of a surrogate pair, tokenizers take none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RowFault("half of a surrogate pair", f"{text[error.start : error.end]!r} stands alone") from None
 
 
 def _renderer(source: SourceSettings, template: ChatTemplate) -> Callable[[Any], Rendered]:

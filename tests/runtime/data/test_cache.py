@@ -108,6 +108,14 @@ def test_the_tokenizers_own_template_and_special_tokens_are_in_the_key(preparati
     assert len(keys) == 3
 
 
+def test_how_special_tokens_in_texts_are_read_is_in_the_key(preparation):
+    tokenizer = deepcopy(preparation.tokenizer)
+    tokenizer.split_special_tokens = not tokenizer.split_special_tokens
+    other = attrs.evolve(preparation, tokenizer=tokenizer)
+    assert other.key != preparation.key
+    assert other.tokenizer_digest != preparation.tokenizer_digest
+
+
 def test_the_kind_and_the_format_of_the_code_are_in_the_key(preparation, monkeypatch):
     prompts = attrs.evolve(preparation, source=attrs.evolve(preparation.source, kind="prompts"), tokenizer=None)
     assert prompts.key != preparation.key

@@ -35,6 +35,13 @@ def taught(made, tokenizer):
     return [tokenizer.decode(d.tokens[d.loss_mask]) for d in made.documents]
 
 
+@pytest.mark.parametrize("changes", [{}, {"reply_header": None, "reply_end": None}])
+def test_half_of_a_surrogate_pair_is_a_fault_of_its_row(prepared, changes):
+    bad = {"messages": [{"role": "user", "content": "a \ud83d b"}, GOOD["messages"][1]]}
+    made = prepared([bad, GOOD], **changes)
+    assert [(d.reason, d.count, list(d.rows)) for d in made.report.dropped] == [("half of a surrogate pair", 1, [1])]
+
+
 def test_marks_give_the_documents_that_the_template_itself_tells(prepared):
     rows = [GOOD, {**GOOD, "finished": [False]}]
     marked, told = prepared(rows), prepared(rows, reply_header=None, reply_end=None)
