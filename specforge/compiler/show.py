@@ -173,13 +173,21 @@ def _control(plan: Plan) -> list[str]:
     if not found or plan.control is None or plan.flow is None:
         return []
     store, control, flow = found[0], plan.control, plan.flow
-    high, low = (LATER if n is None else f"{n} documents" for n in (store.high_documents, store.low_documents))
+    high, low = (f"{n} documents" for n in (store.high_documents, store.low_documents))
     length = max(op.settings.max_length for op in plan.ops() if isinstance(op.settings, SourceSettings))
     lines = [f"capture rests at {high} that are not trained yet, goes on at {low}"]
-    if store.high_documents is not None:
+    if store.high_documents is None:
+        waiting = 2 * flow.step_tokens * flow.bytes_per_token
+        lines = ["capture rests at two optimizer steps and a capture batch; how many documents they are is " + LATER]
+        lines.append(f"full packs of two steps: {size(waiting)}")
+    else:
         waiting = store.high_documents * length * flow.bytes_per_token
         lines.append(f"full documents at the high watermark: {size(waiting)}")
-    lines.append(f"the store holds {LATER if store.pool_bytes is None else f'up to {size(store.pool_bytes)}'}")
+    lines.append(
+        f"what the store holds at most is {LATER}"
+        if store.pool_bytes is None
+        else f"the store holds up to {size(store.pool_bytes)}"
+    )
     kept = {"prompts": "go once they are trained, and are captured again after a crash"}
     lines.append(f"features {kept.get(store.retain, 'stay until a checkpoint covers them')}")
     lines.append(

@@ -44,6 +44,13 @@ def watermark_holds_steps(node: Node, graph: Graph, facts: Facts) -> Iterator[Pr
         what += f"batch of {facts.capture_documents} are {least}: the run would stand still"
         fix = f"set high_watermark={least} or more, or leave it out"
         yield problem_of(facts.disaggregated, "high_watermark", "watermark-below-step", what, fix)
+    packs = 2 * facts.train.accumulation * facts.ranks
+    if least is None and high < packs:
+        what = (
+            f"Disaggregated.high_watermark is {high}, and two optimizer steps are {packs} packs of at least a document"
+        )
+        fix = "leave it out: how many documents the packs hold is known after preparation"
+        yield problem_of(facts.disaggregated, "high_watermark", "watermark-below-step", what, fix)
 
 
 def low_watermark_below_high(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
@@ -80,12 +87,24 @@ def retained_features_end(node: Node, graph: Graph, facts: Facts) -> Iterator[Pr
         yield problem_of(facts.disaggregated, "retain", "retain-without-end", what, fix)
 
 
+def _two_steps_of_packs_fit(facts: Facts) -> Iterator[Problem]:
+    store, packs = facts.disaggregated.store, facts.train.accumulation * facts.ranks
+    need = 2 * packs * facts.micro_tokens * bytes_per_document(facts) // facts.max_length
+    if need > (store.max_gib or 0) * GIB:
+        what = f"{type(store).__name__}.max_gib is {store.max_gib:g}, and the features of two optimizer steps, "
+        what += f"{2 * packs} packs of {facts.micro_tokens} tokens, take up to {need / GIB:.3g} GiB"
+        fix = f"set max_gib={need / GIB:.3g} or more, or a smaller pack_tokens"
+        yield problem_of(store, "max_gib", "pool-too-small", what, fix)
+
+
 def pool_fits(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
     if not facts.apart or facts.disaggregated.store.max_gib is None:
         return
     topology = facts.disaggregated
     high = topology.high_watermark or least_documents(facts)
     kept = retained_documents(facts) if topology.retain == "features" else 0
+    if high is None:
+        yield from _two_steps_of_packs_fit(facts)
     if high is None or kept is None:
         return
     need = (high + kept) * bytes_per_document(facts)
