@@ -1,4 +1,4 @@
-"""In: os.environ, read nowhere else. Out: facts of this machine: where the caches are."""
+"""In: os.environ, read nowhere else. Out: facts of this machine: where the caches are, who started us."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ def hugging_face_cache() -> Path:
     """The Hugging Face hub's cache: $HF_HUB_CACHE, else $HF_HOME/hub, else huggingface/hub in the user's cache."""
     home = _folder("HF_HOME") or _user_cache() / "huggingface"
     return _folder("HF_HUB_CACHE") or home / "hub"
+
+
+def launched_ranks() -> int:
+    """How many ranks a launcher such as torchrun says it started, this process among them; 1 without one."""
+    value = os.environ.get("WORLD_SIZE", "1")
+    return int(value) if value.isdigit() else 1
 
 
 def _user_cache() -> Path:

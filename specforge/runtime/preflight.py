@@ -12,7 +12,7 @@ import torch
 
 from specforge.plan import DataFile, Plan, Role
 from specforge.recording import RecordingError, read_manifest
-from specforge.runtime.env import hugging_face_cache
+from specforge.runtime.env import hugging_face_cache, launched_ranks
 from specforge.runtime.executor.work import apart, capture_role
 from specforge.runtime.recording.weights import fingerprint
 from specforge.runtime.target import find_folder
@@ -54,7 +54,12 @@ def preflight(plan: Plan, folder: Path) -> None:
 
 
 def _not_yet(plan: Plan) -> Iterator[str]:
-    """What compiles and does not run in this version."""
+    """What compiles and does not run in this version, or not started like this."""
+    if launched_ranks() > 1:
+        yield (
+            f"this is one of {launched_ranks()} processes that a launcher such as torchrun started (WORLD_SIZE), and a "
+            "run starts its own; call specforge run alone, and name ranks or gpus in the recipe's topology"
+        )
     if not apart(plan):
         return
     if capture_role(plan).engine != "transformers":

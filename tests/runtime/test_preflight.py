@@ -139,6 +139,15 @@ def test_triton_kernels_need_triton(toy, monkeypatch):
     preflight(attrs.evolve(plan, kernels=(KernelChoice("train.rms_norm", "torch", "asked for"),)), toy.base)
 
 
+def test_a_run_is_not_started_by_torchrun(toy, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    preflight(toy.plan(), toy.base)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (problem,) = problems(toy.plan(), toy.base)
+    assert "one of 2 processes" in problem
+    assert problem.endswith("name ranks or gpus in the recipe's topology")
+
+
 def test_what_compiles_and_does_not_run_yet_is_refused_with_what_does(toy):
     plan = toy.disaggregated(toy.plan())
     capture, trainer = plan.roles
