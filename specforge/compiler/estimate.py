@@ -124,11 +124,16 @@ class Estimate:
         return self.micro_tokens * (steps * step + once) + joined
 
     def _loss_chunk(self) -> int:
-        """Bytes of the buffers that the loss works in: as chunk_rows and kernel_chunk_rows of soft_target_loss."""
+        """Bytes of the buffers that the loss works in: as chunk_rows and kernel_chunk_rows of soft_target_loss.
+
+        Triton's loss lets its chunk go before the head's gradient is rounded, so the larger of the two counts.
+        """
         draft, compute = self.train.draft, DTYPE_BYTES[self.train.draft.dtype]
         rows, vocabulary = self.train.eagle3.ttt_length * self.micro_tokens, draft.draft_vocab_size
         if "soft_target_loss" in self.triton:
-            return min(rows, max(4096, (1 << 29) // vocabulary // 4096 * 4096)) * vocabulary * compute
+            most = max(4096, (1 << 29) // vocabulary // 4096 * 4096)
+            chunk = min(rows, most, -(-rows // 4 // 4096) * 4096)
+            return max(chunk, draft.hidden_size) * vocabulary * compute
         least, elements = (64, 1 << 21) if self.device == "cpu" else (4096, 1 << 27)
         most = max(least, elements // vocabulary // least * least)
         return min(rows, most) * vocabulary * (2 * compute + 3 * 4)

@@ -182,6 +182,7 @@ class _KernelSweep:
             if self._size == len(self._rows_WH):
                 return grad_rows_WH, torch.mm(logits_cd.t(), self._rows_WH)
             grad_head.add(logits_cd, self._rows_WH[at])
+        del logits, logits_cd  # their room is what the rounded sum takes
         return grad_rows_WH, grad_head.total()
 
     def _chunks(self, logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -196,9 +197,13 @@ class _KernelSweep:
 
 
 def kernel_chunk_rows(rows: int, vocab: int) -> int:
-    """Whole multiples of 4096 rows within the memory bound; at most `rows`."""
+    """A quarter of the rows, in whole multiples of 4096 within the memory bound; at most `rows`.
+
+    Fewer, larger chunks add to the head's gradient less often, smaller ones leave room: at a quarter both are small.
+    """
     most = max(CUDA_CHUNK_ROWS, KERNEL_CHUNK_ELEMENTS // vocab // CUDA_CHUNK_ROWS * CUDA_CHUNK_ROWS)
-    return max(1, min(rows, most))
+    quarter = -(-rows // 4 // CUDA_CHUNK_ROWS) * CUDA_CHUNK_ROWS
+    return max(1, min(rows, most, quarter))
 
 
 class _Chunk(NamedTuple):
@@ -284,14 +289,14 @@ class _HeadGradient:
 
     def add(self, grad_cd: torch.Tensor, rows_cH: torch.Tensor) -> None:
         wide = torch.promote_types(grad_cd.dtype, torch.float32)
-        if grad_cd.dtype == wide and self._sum is not None:
-            self._sum.addmm_(grad_cd.t(), rows_cH)
-            return
-        if grad_cd.dtype != wide and grad_cd.is_cuda:
-            part = torch.mm(grad_cd.t(), rows_cH, out_dtype=wide)
+        narrow = grad_cd.dtype != wide
+        if narrow and not grad_cd.is_cuda:
+            grad_cd, rows_cH, narrow = grad_cd.to(wide), rows_cH.to(wide), False
+        kind = {"out_dtype": wide} if narrow else {}
+        if self._sum is None:
+            self._sum = torch.mm(grad_cd.t(), rows_cH, **kind)
         else:
-            part = torch.mm(grad_cd.t(), rows_cH).to(wide)
-        self._sum = part if self._sum is None else self._sum.add_(part)
+            torch.addmm(self._sum, grad_cd.t(), rows_cH, **kind, out=self._sum)
 
     def total(self) -> torch.Tensor:
         return torch.zeros_like(self._like) if self._sum is None else self._sum.to(self._like.dtype)

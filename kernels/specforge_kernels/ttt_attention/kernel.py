@@ -3,7 +3,11 @@
 Forward and dQ: one program per query block and head. dK_0, dV_0: one per key block and key-value head, which loops over
 the heads of its group, with scores transposed so that P and dS go into the next matmul from registers. dK_i, dV_i: one
 per few rows and key-value head. No atomics. Scores are in base 2. Blocks that every query sees whole take no mask.
-Legend: N heads, G key-value heads, D key width, E value width, BD and BE the same padded, BM queries, BN keys.
+What a loop reads lies block after block, so that the copy engine can fetch it: keys as they come, and for dK_0, dV_0
+what `sort_kernel` lays out: queries, dout, lse, delta and position by slot, where a slot without a query has
+lse inf (its P is 0). `TMA`: those are tensor descriptors.
+Legend: N heads, G key-value heads, D key width, E value width, BD and BE the same padded, BM queries, BN keys, S slots
+(lse and delta are [N, S], position is [1, S]).
 """
 
 from __future__ import annotations
@@ -23,6 +27,20 @@ def _load(pointers, live, at, width: tl.constexpr, block: tl.constexpr, masked: 
     if width == block:
         return tl.load(full)
     return tl.load(full, mask=(at < width)[None, :], other=0.0)
+
+
+@triton.jit
+def _block(
+    source, first, column, stride, there, at, width: tl.constexpr, block: tl.constexpr, rows: tl.constexpr,
+    masked: tl.constexpr, TMA: tl.constexpr,
+):  # fmt: skip
+    """[rows, block] of `source` from row `first` on. By descriptor: unmasked, what it does not hold is 0."""
+    if TMA:
+        found = source.load([first, column])
+    else:
+        index = tl.cast(first, tl.int64) + tl.arange(0, rows)
+        found = _load(source + index * stride + column, there, at, width, block, masked)
+    return found
 
 
 @triton.jit
@@ -55,15 +73,15 @@ def _seen(positions, keys, window):
 
 @triton.jit
 def _forward_blocks(
-    query, acc, total, top, positions, k, v, start, end, window, scale, k_stride, v_stride,
+    query, acc, total, top, positions, k, v, base, kv, start, end, window, scale, k_stride, v_stride,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr,
-    masked: tl.constexpr, PRECISION: tl.constexpr,
+    masked: tl.constexpr, PRECISION: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
     for first in range(start, end, BN):
         keys = first + tl.arange(0, BN)
         there = keys < end
-        key = _load(k + keys.to(tl.int64) * k_stride, there, at_d, D, BD, masked)
+        key = _block(k, base + first, kv * D, k_stride, there, at_d, D, BD, BN, masked, TMA)
         score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         if masked:
             visible = _seen(positions[:, None], keys[None, :], window) & there[None, :]
@@ -72,7 +90,7 @@ def _forward_blocks(
         p = tl.exp2(score * scale - new_top[:, None])
         shrink = tl.exp2(top - new_top)
         total = total * shrink + tl.sum(p, 1)
-        value = _load(v + keys.to(tl.int64) * v_stride, there, at_e, E, BE, masked)
+        value = _block(v, base + first, kv * E, v_stride, there, at_e, E, BE, BN, masked, TMA)
         acc = acc * shrink[:, None]
         acc = tl.dot(p.to(value.dtype), value, acc, input_precision=PRECISION)
         top = new_top
@@ -84,7 +102,7 @@ def forward_kernel(
     q, k, v, own_k, own_v, out, lse, query_rows, query_positions, tasks,
     q_stride, k_stride, v_stride, suffix, suffix_rows, window, scale,
     N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     begin, end, key_base, low, high, full = _task(tasks, tl.program_id(0) // SPLIT)
@@ -95,26 +113,26 @@ def forward_kernel(
     rows = tl.load(query_rows + slot, mask=live, other=0)
     positions = tl.load(query_positions + slot, mask=live, other=-1).to(tl.int32)
     query = _load(q + rows * q_stride + head * D, live, at_d, D, BD, True)
-    k += key_base * k_stride + kv * D
-    v += key_base * v_stride + kv * E
+    base = key_base.to(tl.int32)
     top = tl.full([BM], -1.0e30, tl.float32)
     total = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, BE], tl.float32)
     cut = low + tl.maximum(full - low, 0) // BN * BN
     acc, total, top = _forward_blocks(
-        query, acc, total, top, positions, k, v, low, cut, window, scale, k_stride, v_stride,
-        D, E, BD, BE, BN, False, PRECISION,
+        query, acc, total, top, positions, k, v, base, kv, low, cut, window, scale, k_stride, v_stride,
+        D, E, BD, BE, BN, False, PRECISION, TMA,
     )  # fmt: skip
     acc, total, top = _forward_blocks(
-        query, acc, total, top, positions, k, v, cut, high, window, scale, k_stride, v_stride,
-        D, E, BD, BE, BN, True, PRECISION,
+        query, acc, total, top, positions, k, v, base, kv, cut, high, window, scale, k_stride, v_stride,
+        D, E, BD, BE, BN, True, PRECISION, TMA,
     )  # fmt: skip
-    wide = query.to(tl.float32)
     for i in range(suffix):
+        # read again: held over the loops above it would take registers from them
+        query = _load(q + rows * q_stride + head * D, live, at_d, D, BD, True)
         at = (tl.cast(i, tl.int64) * suffix_rows + rows) * G + kv
         key = _load(own_k + at * D, live, at_d, D, BD, True)
         value = _load(own_v + at * E, live, at_e, E, BE, True)
-        score = tl.sum(wide * key.to(tl.float32), 1) * scale
+        score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
         new_top = tl.maximum(top, score)
         p = tl.exp2(score - new_top)
         shrink = tl.exp2(top - new_top)
@@ -126,29 +144,43 @@ def forward_kernel(
     tl.store(lse + rows * N + head, top + tl.log2(total), mask=live)
 
 
-@triton.jit(do_not_specialize=["count"])
-def delta_kernel(out, do, delta, count, E: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr):
-    """delta = sum(out * dout) over a head's width; `count` rows times heads."""
-    at = tl.arange(0, BE)
-    rows = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    live = rows < count
-    a = _load(out + rows * E, live, at, E, BE, True).to(tl.float32)
-    b = _load(do + rows * E, live, at, E, BE, True).to(tl.float32)
-    tl.store(delta + rows, tl.sum(a * b, 1), mask=live)
+@triton.jit(do_not_specialize=["slots"])
+def sort_kernel(
+    q, out, do, lse, query_rows, query_positions, sorted_q, sorted_do, sorted_lse, delta, places, slots, q_stride,
+    N: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Queries, dout, lse, delta = sum(out * dout) over a head's width and position by slot, a multiple of BM."""
+    head = tl.program_id(1)
+    at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
+    slot = tl.program_id(0) * BM + tl.arange(0, BM)
+    rows = tl.load(query_rows + slot)
+    live = rows >= 0
+    query = _load(q + rows * q_stride + head * D, live, at_d, D, BD, True)
+    grad = _load(do + (rows * N + head) * E, live, at_e, E, BE, True)
+    result = _load(out + (rows * N + head) * E, live, at_e, E, BE, True)
+    row_lse = tl.load(lse + rows * N + head, mask=live, other=float("inf"))
+    home, place = slot.to(tl.int64) * N + head, tl.cast(head, tl.int64) * slots + slot
+    there = slot < slots
+    _store(sorted_q + home * D, there, at_d, D, query)
+    _store(sorted_do + home * E, there, at_e, E, grad)
+    if head == 0:
+        tl.store(places + slot, tl.load(query_positions + slot).to(tl.int32))
+    tl.store(sorted_lse + place, row_lse)
+    tl.store(delta + place, tl.sum(grad.to(tl.float32) * result.to(tl.float32), 1))
 
 
 @triton.jit
 def _dq_blocks(
-    query, grad, acc, row_lse, row_delta, positions, k, v, start, end, window, scale, k_stride, v_stride,
+    query, grad, acc, row_lse, row_delta, positions, k, v, base, kv, start, end, window, scale, k_stride, v_stride,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr,
-    masked: tl.constexpr, PRECISION: tl.constexpr,
+    masked: tl.constexpr, PRECISION: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
     for first in range(start, end, BN):
         keys = first + tl.arange(0, BN)
         there = keys < end
-        key = _load(k + keys.to(tl.int64) * k_stride, there, at_d, D, BD, masked)
-        value = _load(v + keys.to(tl.int64) * v_stride, there, at_e, E, BE, masked)
+        key = _block(k, base + first, kv * D, k_stride, there, at_d, D, BD, BN, masked, TMA)
+        value = _block(v, base + first, kv * E, v_stride, there, at_e, E, BE, BN, masked, TMA)
         score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         pull = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
         p = tl.exp2(score * scale - row_lse[:, None])
@@ -159,12 +191,12 @@ def _dq_blocks(
     return acc
 
 
-@triton.jit(do_not_specialize=["suffix", "suffix_rows", "window"])
+@triton.jit(do_not_specialize=["suffix", "suffix_rows", "window", "slots"])
 def dq_kernel(
-    q, k, v, own_k, own_v, do, lse, delta, dq, query_rows, query_positions, tasks,
+    q, k, v, own_k, own_v, do, lse, delta, dq, query_rows, query_positions, tasks, slots,
     q_stride, k_stride, v_stride, suffix, suffix_rows, window, scale, out_scale,
     N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     begin, end, key_base, low, high, full = _task(tasks, tl.program_id(0) // SPLIT)
@@ -176,21 +208,23 @@ def dq_kernel(
     positions = tl.load(query_positions + slot, mask=live, other=-1).to(tl.int32)
     query = _load(q + rows * q_stride + head * D, live, at_d, D, BD, True)
     grad = _load(do + (rows * N + head) * E, live, at_e, E, BE, True)
-    row_lse = tl.load(lse + rows * N + head, mask=live, other=float("inf"))
-    row_delta = tl.load(delta + rows * N + head, mask=live, other=0.0)
-    k += key_base * k_stride + kv * D
-    v += key_base * v_stride + kv * E
+    place = tl.cast(head, tl.int64) * slots + slot
+    row_lse = tl.load(lse + place, mask=live, other=float("inf"))
+    row_delta = tl.load(delta + place, mask=live, other=0.0)
+    base = key_base.to(tl.int32)
     acc = tl.zeros([BM, BD], tl.float32)
     cut = low + tl.maximum(full - low, 0) // BN * BN
     acc = _dq_blocks(
-        query, grad, acc, row_lse, row_delta, positions, k, v, low, cut, window, scale, k_stride, v_stride,
-        D, E, BD, BE, BN, False, PRECISION,
+        query, grad, acc, row_lse, row_delta, positions, k, v, base, kv, low, cut, window, scale, k_stride,
+        v_stride, D, E, BD, BE, BN, False, PRECISION, TMA,
     )  # fmt: skip
     acc = _dq_blocks(
-        query, grad, acc, row_lse, row_delta, positions, k, v, cut, high, window, scale, k_stride, v_stride,
-        D, E, BD, BE, BN, True, PRECISION,
+        query, grad, acc, row_lse, row_delta, positions, k, v, base, kv, cut, high, window, scale, k_stride,
+        v_stride, D, E, BD, BE, BN, True, PRECISION, TMA,
     )  # fmt: skip
     for i in range(suffix):
+        query = _load(q + rows * q_stride + head * D, live, at_d, D, BD, True)
+        grad = _load(do + (rows * N + head) * E, live, at_e, E, BE, True)
         at = (tl.cast(i, tl.int64) * suffix_rows + rows) * G + kv
         key = _load(own_k + at * D, live, at_d, D, BD, True).to(tl.float32)
         value = _load(own_v + at * E, live, at_e, E, BE, True).to(tl.float32)
@@ -202,37 +236,46 @@ def dq_kernel(
 
 @triton.jit
 def _dkv_blocks(
-    key, value, key_acc, value_acc, q, do, lse, delta, query_rows, query_positions, keys, start, end, window, scale,
-    q_stride, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BM: tl.constexpr, masked: tl.constexpr, PRECISION: tl.constexpr,
+    key, value, key_acc, value_acc, q, do, lse, delta, places, keys, head, start, end, window, scale, slots,
+    N: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr,
+    masked: tl.constexpr, PRECISION: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
     for first in range(start, end, BM):
         slot = first + tl.arange(0, BM)
-        live = slot < end
-        rows = tl.load(query_rows + slot, mask=live, other=0)
-        query = _load(q + rows * q_stride, live, at_d, D, BD, True)
-        row_lse = tl.load(lse + rows * N, mask=live, other=float("inf"))
+        live = slot < slots
+        query = _block(q, first, head * D, N * D, live, at_d, D, BD, BM, False, TMA)
+        grad = _block(do, first, head * E, N * E, live, at_e, E, BE, BM, False, TMA)
+        row_lse = _figures(lse, head, first, slots, BM, TMA)
+        row_delta = _figures(delta, head, first, slots, BM, TMA)
         score = tl.dot(key, tl.trans(query), input_precision=PRECISION)
         p = tl.exp2(score * scale - row_lse[None, :])
         if masked:
-            positions = tl.load(query_positions + slot, mask=live, other=-1).to(tl.int32)
+            positions = _figures(places, 0, first, slots, BM, TMA)
             p = tl.where(_seen(positions[None, :], keys[:, None], window), p, 0.0)
-        grad = _load(do + rows * (N * E), live, at_e, E, BE, True)
         value_acc = tl.dot(p.to(grad.dtype), grad, value_acc, input_precision=PRECISION)
         pull = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
-        row_delta = tl.load(delta + rows * N, mask=live, other=0.0)
         ds = p * (pull - row_delta[None, :])
         key_acc = tl.dot(ds.to(query.dtype), query, key_acc, input_precision=PRECISION)
     return key_acc, value_acc
 
 
-@triton.jit(do_not_specialize=["window"])
+@triton.jit
+def _figures(source, head, first, slots, BM: tl.constexpr, TMA: tl.constexpr):
+    """[BM] of [N, S]."""
+    if TMA:
+        found = tl.reshape(source.load([head, first]), [BM])
+    else:
+        found = tl.load(source + tl.cast(head, tl.int64) * slots + first + tl.arange(0, BM))
+    return found
+
+
+@triton.jit(do_not_specialize=["window", "slots"])
 def dkv_kernel(
-    q, k, v, do, lse, delta, dk, dv, query_rows, query_positions, tasks,
-    q_stride, k_stride, v_stride, window, scale, out_scale,
+    q, k, v, do, lse, delta, places, dk, dv, tasks, slots,
+    k_stride, v_stride, window, scale, out_scale,
     N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     kv = tl.program_id(1)
     begin, end, place, low, high, full = _task(tasks, tl.program_id(0) // SPLIT)
@@ -248,28 +291,29 @@ def dkv_kernel(
     cut = tl.minimum(low + (full - low + BM - 1) // BM * BM, high)
     for head in range(kv * (N // G), (kv + 1) * (N // G)):
         key_acc, value_acc = _dkv_blocks(
-            key, value, key_acc, value_acc, q + head * D, do + head * E, lse + head, delta + head, query_rows,
-            query_positions, keys, low, cut, window, scale, q_stride, N, D, E, BD, BE, BM, True, PRECISION,
+            key, value, key_acc, value_acc, q, do, lse, delta, places, keys, head, low, cut, window, scale,
+            slots, N, D, E, BD, BE, BM, True, PRECISION, TMA,
         )  # fmt: skip
         key_acc, value_acc = _dkv_blocks(
-            key, value, key_acc, value_acc, q + head * D, do + head * E, lse + head, delta + head, query_rows,
-            query_positions, keys, cut, high, window, scale, q_stride, N, D, E, BD, BE, BM, False, PRECISION,
+            key, value, key_acc, value_acc, q, do, lse, delta, places, keys, head, cut, high, window, scale,
+            slots, N, D, E, BD, BE, BM, False, PRECISION, TMA,
         )  # fmt: skip
     _store(dk + (slot * G + kv) * D, there, at_d, D, key_acc * out_scale)
     _store(dv + (slot * G + kv) * E, there, at_e, E, value_acc)
 
 
-@triton.jit(do_not_specialize=["count", "suffix", "suffix_rows"])
+@triton.jit(do_not_specialize=["slots", "suffix", "suffix_rows"])
 def own_kernel(
-    q, own_k, own_v, do, lse, delta, dk, dv, count, q_stride, suffix, suffix_rows, scale, out_scale,
+    q, own_k, own_v, do, lse, delta, dk, dv, query_rows, slots, q_stride, suffix, suffix_rows, scale, out_scale,
     N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     BM: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the suffix; `ADD`: onto what dk and dv hold (each row is one program's, so the order is fixed)."""
     kv = tl.program_id(1)
     at_d, at_e = tl.arange(0, BD), tl.arange(0, BE)
-    rows = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    live = rows < count
+    slot = tl.program_id(0) * BM + tl.arange(0, BM)
+    rows = tl.load(query_rows + slot)
+    live = rows >= 0
     for i in range(suffix):
         at = (tl.cast(i, tl.int64) * suffix_rows + rows) * G + kv
         key = _load(own_k + at * D, live, at_d, D, BD, True).to(tl.float32)
@@ -279,8 +323,8 @@ def own_kernel(
         for head in range(kv * (N // G), (kv + 1) * (N // G)):
             query = _load(q + rows * q_stride + head * D, live, at_d, D, BD, True).to(tl.float32)
             grad = _load(do + (rows * N + head) * E, live, at_e, E, BE, True).to(tl.float32)
-            row_lse = tl.load(lse + rows * N + head, mask=live, other=0.0)
-            row_delta = tl.load(delta + rows * N + head, mask=live, other=0.0)
+            place = tl.cast(head, tl.int64) * slots + slot
+            row_lse, row_delta = tl.load(lse + place), tl.load(delta + place)
             p = tl.exp2(tl.sum(query * key, 1) * scale - row_lse)
             ds = p * (tl.sum(grad * value, 1) - row_delta)
             key_acc += ds[:, None] * query

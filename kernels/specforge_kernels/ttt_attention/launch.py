@@ -5,29 +5,35 @@ Legend: Q query rows, C key rows, N query heads, G key-value heads, d key width,
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from specforge_kernels.ttt_attention.blocks import KEY_BLOCK, QUERY_BLOCK, Blocks
-from specforge_kernels.ttt_attention.kernel import delta_kernel, dkv_kernel, dq_kernel, forward_kernel, own_kernel
+from specforge_kernels.ttt_attention.kernel import dkv_kernel, dq_kernel, forward_kernel, own_kernel, sort_kernel
 from specforge_kernels.ttt_attention.own_pairs import Buffers
 
+TensorDescriptor: Any = None
+with suppress(ImportError):  # before Triton 3.4
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
 LOG2_E = 1.4426950408889634
-OWN_ROWS, DELTA_ROWS = 16, 32
+OWN_ROWS, SORT_ROWS = 16, 32
 WIDEST = 256
 
 
 def tiles(kernel: str, widest: int, itemsize: int) -> dict[str, int]:
     """Block sizes and launch options of `kernel` for the padded head width; the task block is SPLIT blocks."""
+    wide = 64 if widest <= 64 else 128 if widest <= 128 else WIDEST
     if itemsize > 2:  # float32 is for tests
         queries, keys, warps, stages = (64, 32, 4, 1) if kernel != "dkv" else (32, 64, 4, 1)
     elif kernel == "forward":
-        queries, keys, warps, stages = 128, 64 if widest > 64 else 128, 8, 3 if widest <= 128 else 2
+        queries, keys, warps, stages = {64: (64, 128, 4, 3), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)}[wide]
     elif kernel == "dq":
-        queries, keys, warps, stages = (128, 64, 8, 2) if widest <= 128 else (64, 64, 8, 1)
+        queries, keys, warps, stages = {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 4, 2)}[wide]
     else:
-        queries, keys, warps, stages = (64, 128, 8, 2) if widest <= 128 else (32, 64, 8, 2)
+        queries, keys, warps, stages = {64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (32, 64, 4, 2)}[wide]
     split = KEY_BLOCK // keys if kernel == "dkv" else QUERY_BLOCK // queries
     return {"BM": queries, "BN": keys, "SPLIT": split, "num_warps": warps, "num_stages": stages}
 
@@ -87,11 +93,12 @@ def _forward(ctx: Any, query, key, value, own, suffix):  # type: ignore[no-untyp
     out, lse = query.new_empty(count, heads, wide), query.new_empty(count, heads, dtype=torch.float32)
     ctx.shape = _shape(query, value)
     launch = tiles("forward", max(ctx.shape["BD"], ctx.shape["BE"]), query.element_size())
+    fetched, keys = _fetched((key, value), launch["BN"], (ctx.shape["BD"], ctx.shape["BE"]))
     with _on(query):
         forward_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
-            query, key, value, *own, out, lse, blocks.query_rows_Q, blocks.query_positions_Q, blocks.query_tasks_M6,
+            query, *keys, *own, out, lse, blocks.query_rows_S, blocks.query_positions_S, blocks.query_tasks_M6,
             query.stride(0), key.stride(0), value.stride(0), *suffix, blocks.window, LOG2_E * width**-0.5,
-            PRECISION="ieee", **ctx.shape, **launch,
+            PRECISION="ieee", TMA=fetched, **ctx.shape, **launch,
         )  # fmt: skip
     return query, key, value, out, lse
 
@@ -101,33 +108,53 @@ def _backward(ctx: Any, grads, saved, own, suffix, total):  # type: ignore[no-un
     grad, grad_lse = grads
     query, key, value, out, lse = saved
     blocks, shape, grad = ctx.blocks, ctx.shape, grad.contiguous()
-    (count, heads, width), kv_heads = query.shape, key.shape[1]
-    delta = torch.empty_like(lse)
+    (_, heads, width), kv_heads, slots = query.shape, key.shape[1], len(blocks.query_rows_S)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
-    scales, strides = (LOG2_E * width**-0.5, width**-0.5), (query.stride(0), key.stride(0), value.stride(0))
-    widest, index = max(shape["BD"], shape["BE"]), (blocks.query_rows_Q, blocks.query_positions_Q)
+    laid = [query.new_empty(slots, heads, x.shape[2]) for x in (query, value)]
+    figures = *lse.new_empty(2, heads, slots).unbind(0), lse.new_empty(1, slots, dtype=torch.int32)
+    scales, strides = (LOG2_E * width**-0.5, width**-0.5), (key.stride(0), value.stride(0))
+    padded, index = (shape["BD"], shape["BE"]), (blocks.query_rows_S, blocks.query_positions_S)
     with _on(query):
-        delta_kernel[(-(-count * heads // DELTA_ROWS),)](
-            out, grad, delta, count * heads, E=shape["E"], BE=shape["BE"], BM=DELTA_ROWS
-        )
-        if grad_lse is not None:
-            delta -= grad_lse  # d lse / d score is the softmax, which delta is multiplied by
-        launch = tiles("dq", widest, query.element_size())
-        dq_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
-            query, key, value, *own, grad, lse, delta, dq, *index, blocks.query_tasks_M6, *strides, *suffix,
-            blocks.window, *scales, PRECISION="ieee", **shape, **launch,
+        sort_kernel[(slots // SORT_ROWS, heads)](
+            query, out, grad, lse, *index, *laid, *figures, slots, query.stride(0), BM=SORT_ROWS,
+            **{name: size for name, size in shape.items() if name != "G"},
         )  # fmt: skip
-        launch = tiles("dkv", widest, query.element_size())
+        if grad_lse is not None:
+            # d lse / d score is the softmax, which meets delta too; slots without a query take any row's
+            figures[1].sub_(grad_lse[blocks.query_rows_S.clamp(min=0)].t())
+        launch = tiles("dq", max(padded), query.element_size())
+        fetched, keys = _fetched((key, value), launch["BN"], padded)
+        dq_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
+            query, *keys, *own, grad, *figures[:2], dq, *index, blocks.query_tasks_M6, slots, query.stride(0), *strides,
+            *suffix, blocks.window, *scales, PRECISION="ieee", TMA=fetched, **shape, **launch,
+        )  # fmt: skip
+        launch = tiles("dkv", max(padded), query.element_size())
+        fetched, asking = _fetched(laid, launch["BM"], padded)
+        lines = [TensorDescriptor(x, x.shape, x.stride(), [1, launch["BM"]]) for x in figures] if fetched else figures
         dkv_kernel[(len(blocks.key_tasks_N6) * launch["SPLIT"], kv_heads)](
-            query, key, value, grad, lse, delta, dk, dv, *index, blocks.key_tasks_N6, *strides, blocks.window,
-            *scales, PRECISION="ieee", **shape, **launch,
+            asking[0], key, value, asking[1], *lines, dk, dv, blocks.key_tasks_N6, slots, *strides, blocks.window,
+            *scales, PRECISION="ieee", TMA=fetched, **shape, **launch,
         )  # fmt: skip
         if total is not None:
-            own_kernel[(-(-count // OWN_ROWS), kv_heads)](
-                query, *own, grad, lse, delta, *total, count, query.stride(0), *suffix, *scales, BM=OWN_ROWS,
-                ADD=True, **shape,
+            own_kernel[(slots // OWN_ROWS, kv_heads)](
+                query, *own, grad, *figures[:2], *total, blocks.query_rows_S, slots, query.stride(0), *suffix, *scales,
+                BM=OWN_ROWS, ADD=True, **shape,
             )  # fmt: skip
     return dq, dk, dv
+
+
+def _fetched(pair, rows: int, widths: tuple[int, int]):  # type: ignore[no-untyped-def]
+    """(True, descriptors of blocks of `rows`) where the copy engine can fetch from both tensors, else (False, they)."""
+    if TensorDescriptor is None or not all(map(_fetchable, pair)):
+        return False, pair
+    sizes = [((len(x), x.shape[1] * x.shape[2]), (x.stride(0), 1)) for x in pair]
+    return True, tuple(TensorDescriptor(x, *size, [rows, w]) for x, size, w in zip(pair, sizes, widths, strict=True))
+
+
+def _fetchable(x: torch.Tensor) -> bool:
+    steps = (x.data_ptr(), x.stride(0) * x.element_size(), x.shape[2] * x.element_size())
+    aligned = len(x) > 0 and not any(step % 16 for step in steps)
+    return aligned and (not x.is_cuda or torch.cuda.get_device_capability(x.device) >= (9, 0))
 
 
 def _packed(x: torch.Tensor) -> torch.Tensor:

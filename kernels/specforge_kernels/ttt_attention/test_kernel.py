@@ -54,12 +54,16 @@ def compare_kernel(case: Case, dtype: torch.dtype, device: str) -> float:
     return max(((a.double() - b).norm() / b.norm().clamp(min=0.1)).item() for a, b in pairs)
 
 
+def check(name: str, dtype: torch.dtype, device: str) -> None:
+    error = compare_kernel(CASES[name], dtype, device)
+    print(f"{name} {dtype}: {error:.2e}", flush=True)
+    assert error < TOLERANCE[dtype], (name, dtype, error)
+
+
 def main(device: str) -> None:
-    for name, case in CASES.items():
+    for name in CASES:
         for dtype in (torch.float32,) if device == "cpu" else (torch.float32, torch.bfloat16):
-            error = compare_kernel(case, dtype, device)
-            print(f"{name} {dtype}: {error:.2e}", flush=True)
-            assert error < TOLERANCE[dtype], (name, dtype, error)
+            check(name, dtype, device)
 
 
 def mend_interpreter() -> None:
@@ -84,8 +88,10 @@ def test_kernel_under_the_interpreter():
 
 
 @pytest.mark.gpu
-def test_kernel_on_the_gpu():
-    main("cuda")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_on_the_gpu(name, dtype):
+    check(name, dtype, "cuda")
 
 
 if __name__ == "__main__":

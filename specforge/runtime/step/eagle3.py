@@ -80,9 +80,14 @@ class Eagle3Step:
         host = row_plan(batch.pack, self.settings.ttt_length, batch.tokens_R.is_cuda, attention == "triton")
         rows = host.to(batch.tokens_R.device)
         draft, settings = self.draft, self.settings
-        last_UH = batch.last_RH.index_select(0, rows.last_U)
         loss_kind = chosen(weight.device, weight.dtype, kernels.soft_target_loss)
-        taught = teacher(last_UH, self.head_VH, draft.kept_ids_d, implementation=loss_kind, after=self.after)
+        taught = teacher(
+            batch.last_RH.index_select(0, rows.last_U),
+            self.head_VH,
+            draft.kept_ids_d,
+            implementation=loss_kind,
+            after=self.after,
+        )
         inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
         rows_of = {"rows": batch.pack.rows, "padded": batch.pack.padded_rows}
         share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (rows_of[settings.reduction] * micro_steps)
@@ -165,7 +170,7 @@ class Eagle3Step:
             own = (own_keys, own_values) if pairs is None else (pairs, pairs)
             attended = ttt_attention(query_QND, key_CGD, value_CGD, *own, step.attention)
             hidden_QH = draft.feedback(self._finish(hidden_QH, attended.flatten(1)))
-            read_WH = hidden_QH if step.loss_at is None else take(hidden_QH, step.loss_at)
+            read_WH = hidden_QH[: step.loss] if step.loss_at is None else take(hidden_QH, step.loss_at)
             states.append(draft.head_input(read_WH))
         states.append(hidden_QH.new_zeros(len(rows.step_W) - rows.loss, hidden_QH.shape[1]))
         return torch.cat(states)

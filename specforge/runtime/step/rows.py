@@ -29,7 +29,8 @@ class StepRows:
     """TTT step k. `kept`: its first rows in context order. `loss`: how many of them carry loss.
 
     `ahead`: place in context order of row t+k, whose next token row t reads. `loss_at`: loss rows among the kept ones,
-    None where all are. `attention`: where queries and keys go.
+    None where they are the first. `attention`: where queries and keys go, the same object as the step before where the
+    same rows ask.
     """
 
     kept: int
@@ -66,28 +67,27 @@ class RowPlan:
         """The same plan with its indices on `device`, in one copy."""
         arrays = [self.context_C, self.position_C, self.token_C, self.last_U, self.teacher_W, self.step_W]
         arrays += [] if self.keys_C is None else [self.keys_C]
+        layouts = list({id(step.attention): step.attention for step in self.steps}.values())
         for step in self.steps:
-            own = step.attention.indices[step.attention.shared :]
-            arrays += [step.ahead, *([] if step.loss_at is None else [step.loss_at]), *own]
-        if self.steps:
-            arrays += self.steps[0].attention.indices[: self.steps[0].attention.shared]
+            arrays += [step.ahead, *([] if step.loss_at is None else [step.loss_at])]
+        for layout in layouts:
+            arrays += layout.indices[layout.shared :]
+        if layouts:
+            arrays += layouts[0].indices[: layouts[0].shared]
         whole = torch.from_numpy(np.concatenate([a.ravel() for a in arrays]))
         whole = whole.pin_memory() if torch.device(device).type == "cuda" else whole
         parts = iter(whole.to(device, non_blocking=True).split([a.size for a in arrays]))
         context_C, position_C, token_C, last_U, teacher_W, step_W = (next(parts) for _ in range(6))
         keys_C = None if self.keys_C is None else next(parts)
-        uploaded = [
-            (
-                next(parts),
-                None if step.loss_at is None else next(parts),
-                [next(parts) for _ in step.attention.indices[step.attention.shared :]],
-            )
-            for step in self.steps
-        ]
-        keys = tuple(parts)
+        rows = [(next(parts), None if step.loss_at is None else next(parts)) for step in self.steps]
+        own = [[next(parts) for _ in layout.indices[layout.shared :]] for layout in layouts]
+        shared = tuple(parts)
+        uploaded = {
+            id(layout): layout.replaced((*shared, *indices)) for layout, indices in zip(layouts, own, strict=True)
+        }
         steps = tuple(
-            attrs.evolve(step, ahead=ahead, loss_at=loss_at, attention=step.attention.replaced((*keys, *queries)))
-            for step, (ahead, loss_at, queries) in zip(self.steps, uploaded, strict=True)
+            attrs.evolve(step, ahead=ahead, loss_at=loss_at, attention=uploaded[id(step.attention)])
+            for step, (ahead, loss_at) in zip(self.steps, rows, strict=True)
         )
         return attrs.evolve(
             self,
@@ -128,7 +128,8 @@ def row_plan(pack: Pack, ttt_length: int, cuda: bool = False, kernels: bool = Fa
     keys = None if kernels else key_layout(document_C, position_C, CUDA_TILING if cuda else CPU_TILING)
     counts_D = np.bincount(document_C, minlength=len(lengths))
     multiple = CUDA_MULTIPLE if cuda else 1
-    steps, teacher_W, kept = [], [], len(context_C)
+    steps: list[StepRows] = []
+    teacher_W, kept = [], len(context_C)
     for k in range(ttt_length):
         needed = int((last_step_C >= k).sum())
         if needed == 0:
@@ -136,12 +137,16 @@ def row_plan(pack: Pack, ttt_length: int, cuda: bool = False, kernels: bool = Fa
         kept = min(kept, needed + -needed % multiple)
         at = np.flatnonzero(ahead_KR[k, context_C[:kept]])
         teacher_W.append(teacher_R[context_C[at] + k])
-        asking = document_C[:kept], position_C[:kept]
-        layout = blocks(*asking, counts_D) if keys is None else query_layout(keys, *asking)
+        if steps and steps[-1].kept == kept:
+            layout = steps[-1].attention
+        else:
+            asking = document_C[:kept], position_C[:kept]
+            layout = blocks(*asking, counts_D) if keys is None else query_layout(keys, *asking)
         ahead = place_R[np.minimum(context_C[:kept] + k, len(document_R) - 1)]
         if needed < kept:
             ahead[needed:] = _others(ahead[:needed], steps[0].kept if steps else kept, kept - needed)
-        steps.append(StepRows(kept, len(at), ahead, None if len(at) == kept else at, layout))
+        first = len(at) == 0 or at[-1] == len(at) - 1
+        steps.append(StepRows(kept, len(at), ahead, None if first else at, layout))
     loss = sum(step.loss for step in steps)
     return RowPlan(
         supervised=int(supervised_R.sum()),

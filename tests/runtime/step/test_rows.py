@@ -54,9 +54,9 @@ def test_rows_are_those_of_the_definitions(seed):
         order = plan.context_C[: rows.kept]
         assert set(order.tolist()) == kept[k]
         assert (plan.context_C[rows.ahead] == order + k).all()
-        at = np.arange(rows.kept) if rows.loss_at is None else rows.loss_at
+        at = np.arange(rows.loss) if rows.loss_at is None else rows.loss_at
         teachers = plan.last_U[plan.teacher_W[offset : offset + rows.loss]] - 1
-        assert set(zip(order[at].tolist(), teachers.tolist())) == loss[k]
+        assert set(zip(order[at].tolist(), teachers.tolist(), strict=True)) == loss[k]
         assert (plan.step_W[offset : offset + rows.loss] == k).all()
         offset += rows.loss
     assert offset == len(plan.teacher_W)
@@ -72,6 +72,13 @@ def test_upload_changes_no_index():
         assert (left.loss_at is None) == (right.loss_at is None)
         for a, b in zip(left.attention.indices, right.attention.indices, strict=True):
             assert torch.equal(b, torch.from_numpy(a))
+
+
+def test_steps_where_the_same_rows_ask_share_a_layout():
+    plan = row_plan(packed([[1] * 300]), 3, cuda=True, kernels=True)
+    for steps in (plan.steps, plan.to("cpu").steps):
+        assert [step.kept for step in steps] == [299] * 3
+        assert steps[0].attention is steps[1].attention is steps[2].attention
 
 
 def test_nothing_supervised_plans_no_step():
