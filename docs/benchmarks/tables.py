@@ -1,7 +1,8 @@
-"""In: results beside a README of docs/benchmarks. Out: its tables, written between their two marks.
+"""In: results named in a README of docs/benchmarks or of a kernel. Out: its tables, written between their two marks.
 
-A table stands between `<!-- table of RESULTS.json -->` and `<!-- end -->`. `python docs/benchmarks/tables.py` makes all
-of them again (`make docs`); tests/test_benchmarks.py fails where one is not what its results give.
+A table stands between `<!-- table of RESULTS.json -->`, or `<!-- table of RESULTS.json KERNEL -->` for that kernel's
+rows in it, and `<!-- end -->`. `python docs/benchmarks/tables.py` makes all of them again (`make docs`);
+tests/test_benchmarks.py fails where one is not what its results give.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-MARKED = re.compile(r"(<!-- table of (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+KERNELS = HERE.parents[1] / "kernels/specforge_kernels"
+MARKED = re.compile(r"(<!-- table of (\S+)(?: (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 # ms and GiB on one H200 that a step was to reach, or a share of another row's
 BARS = {"T 2048": (65, 5.5), "T 8192": (255, 13), "4 x 2048": (235, 13), "T 16384": (580, 24)}
 TURNS, WHOLE, TURNS_SHARE = "T 8192, 40 % in turns", "T 8192", 0.5
 MANY, PER_ROW_SHARE = "64 documents of 64..512", 1.1
 CPU_RATIO = 1.4
+ORIGIN = {"TFLOP/s": "a bfloat16 matmul of 8192 cubed", "GB/s": "a copy of 4 GiB, read and written"}
 
 
 def gpu_step(rows: list[dict[str, Any]]) -> list[str]:
@@ -67,8 +70,33 @@ def cpu_step(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def table(results: Path) -> str:
+def kernel(found: dict[str, Any]) -> list[str]:
+    """Rows of one kernel, from its bench_kernel.py; a column for each other way of doing the same."""
+    rows, ceilings = found["rows"], found["ceilings"]
+    others = list(dict.fromkeys(name for row in rows for name in row["others"]))
+    lines = [
+        " | ".join(["| case", "what", "ms (quartiles)", "rate", "of the ceiling", *(f"{o}, ms" for o in others)])
+        + " |",
+        "|---" * (5 + len(others)) + "|",
+    ]
+    for row in rows:
+        spread = f"{_short(row['ms'])} ({_short(row['low'])} to {_short(row['high'])})"
+        ways = [_short(row["others"][o]) if row["others"].get(o) else "" for o in others]
+        cells = [row["case"], row["what"], spread, f"{row['rate']:.0f} {row['unit']}", f"{row['share']:.0%}", *ways]
+        lines.append("| " + " | ".join(cells) + " |")
+    used = {row["unit"] for row in rows}
+    said = ", ".join(f"{rate:.0f} {unit} ({ORIGIN[unit]})" for unit, rate in ceilings.items() if unit in used)
+    return [*lines, "", f"Ceiling, in the same run: {said}."]
+
+
+def _short(ms: float) -> str:
+    return f"{ms:.3f}" if ms < 10 else f"{ms:.1f}"
+
+
+def table(results: Path, kernel_name: str | None = None) -> str:
     found = json.loads(results.read_text())
+    if kernel_name:
+        return "\n".join(kernel(found["kernels"][kernel_name])) + "\n"
     lines: Iterable[str] = (cpu_step if "recipe" in found["rows"][0] else gpu_step)(found["rows"])
     return "\n".join(lines) + "\n"
 
@@ -77,13 +105,14 @@ def remade(readme: Path) -> str:
     """The README's text with every table as its results give it."""
 
     def fill(match: re.Match[str]) -> str:
-        return match[1] + table(readme.parent / match[2]) + match[3]
+        return match[1] + table(readme.parent / match[2], match[3]) + match[4]
 
     return MARKED.sub(fill, readme.read_text())
 
 
 def readmes() -> list[Path]:
-    return sorted(path for path in HERE.glob("*/README.md") if MARKED.search(path.read_text()))
+    found = [*HERE.glob("*/README.md"), *KERNELS.glob("*/README.md")]
+    return sorted(path for path in found if MARKED.search(path.read_text()))
 
 
 if __name__ == "__main__":

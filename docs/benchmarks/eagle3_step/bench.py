@@ -1,6 +1,6 @@
 """In: a GPU (or --toy: a CPU). Out: time and memory of the EAGLE3 step beside its matmuls alone, and its correctness.
 
-    python docs/benchmarks/eagle3_step/bench.py [--only NAME] [--json FILE] [--check] [--kernels] [--profile NAME]
+    python docs/benchmarks/eagle3_step/bench.py [--only NAME] [--json FILE] [--check] [--profile NAME]
         [--implementation auto|triton|torch] [--toy]
 
 Llama-3-8B's draft with random weights and features, forward and backward without the optimizer. "Floor": the step's
@@ -10,6 +10,8 @@ matmuls (without attention) through torch.mm on the same row counts, timed in th
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib.metadata
 import json
 import statistics
 import sys
@@ -19,8 +21,6 @@ from pathlib import Path
 import attrs
 import numpy as np
 import torch
-from specforge_kernels.soft_target_loss import soft_target_loss, teacher
-from specforge_kernels.ttt_attention import blocks
 
 from specforge.runtime.data.batch import Features, batch
 from specforge.runtime.data.pack import Document, Pack
@@ -30,7 +30,7 @@ from specforge.runtime.step.kernels import Kernels
 from specforge.runtime.step.rows import row_plan
 from specforge.settings import DraftSettings, Eagle3Settings
 
-STEPS, WARMUP, TIMES = 7, 3, 8
+STEPS, WARMUP, TIMES, LONGEST = 7, 3, 8, 30
 LLAMA = DraftSettings(
     architecture="LlamaForCausalLMEagle3",
     hidden_size=4096,
@@ -241,58 +241,6 @@ def check(device: str, settings: DraftSettings, length: int, wish: str, dtype: t
     return good
 
 
-def kernels(bench: Bench, shapes: dict[str, Shape]) -> None:
-    """Rows for each kernel."""
-    from specforge_kernels.ttt_attention.launch import TritonAttention
-
-    s, made = bench.settings, bench._normal
-    for name, shape in shapes.items():
-        count = sum(shape.lengths)
-        document = np.repeat(np.arange(len(shape.lengths)), shape.lengths)
-        position = np.concatenate([np.arange(n) for n in shape.lengths])
-        tasks = blocks(document, position, np.array(shape.lengths)).to(bench.device)
-        q, k, v = (made(count, n, s.head_dim).mul_(40).requires_grad_() for n in (s.num_heads, *[s.num_kv_heads] * 2))
-        text = f"attention, {name}:"
-        for steps in (0, 3):
-            own = [made(steps, count, s.num_kv_heads, s.head_dim).requires_grad_() if steps else None for _ in range(2)]
-            out = TritonAttention.apply(q, k, v, *own, tasks)[0]
-            grad, leaves = torch.randn_like(out), [x for x in (q, k, v, *own) if x is not None]
-            flops = 4 * s.num_heads * s.head_dim * (sum(n * (n + 1) // 2 for n in shape.lengths) + count * steps)
-            forward = bench.times(lambda given=(q, k, v, *own, tasks): TritonAttention.apply(*given))
-            backward = bench.times(
-                lambda out=out, leaves=leaves, grad=grad: torch.autograd.grad(out, leaves, grad, retain_graph=True)
-            )
-            for label, ms, factor in (("forward", forward, 1), ("backward", backward, 2.5)):
-                median = statistics.median(ms)
-                text += f"  {label}, {steps} own {median:.2f} ms {flops * factor / median / 1e9:.0f} TFLOP/s;"
-        print(text, flush=True)
-    rows, taught_rows = 16384, 2048
-    kept = bench.draft.kept_ids_d
-    states, last = made(rows, s.hidden_size).mul_(50).requires_grad_(), made(taught_rows, s.target_hidden_size).mul_(50)
-    taught = teacher(last, bench.head_VH, kept)
-    index = torch.arange(rows, device=bench.device) % taught_rows
-    weight = torch.full((rows,), 1 / rows, device=bench.device)
-    head = bench.draft.lm_head.weight
-
-    def plain() -> None:
-        logits = states.detach() @ head.detach().t()
-        torch.mm(logits, head.detach())
-        torch.mm(logits.t(), states.detach())
-
-    whole = statistics.median(
-        bench.times(lambda: soft_target_loss(states, head, taught, index, weight, bench.draft.d2t))
-    )
-    alone = statistics.median(bench.times(plain))
-    moved = rows * s.draft_vocab_size * 3 * 2
-    print(f"loss, {rows} rows: {whole:.2f} ms, matmuls {alone:.2f} ms, {moved / (whole - alone) / 1e6:.0f} GB/s")
-    whole = statistics.median(bench.times(lambda: teacher(last, bench.head_VH, kept)))
-    alone = statistics.median(bench.times(lambda: last @ bench.head_VH.t()))
-    moved = taught_rows * (s.vocab_size + 2 * s.draft_vocab_size) * 2
-    print(
-        f"teacher, {taught_rows} rows: {whole:.2f} ms, matmul {alone:.2f} ms, {moved / (whole - alone) / 1e6:.0f} GB/s"
-    )
-
-
 def profile(bench: Bench, shape: Shape) -> None:
     given = bench.batch(shape)
     bench.run(given)
@@ -300,9 +248,13 @@ def profile(bench: Bench, shape: Shape) -> None:
     with torch.profiler.profile() as found:
         bench.run(given)
         bench.wait()
-    kind = "cuda_time_total" if bench.device.type == "cuda" else "cpu_time_total"
-    kind = "self_" + kind
-    print(found.key_averages().table(sort_by=kind, row_limit=25, max_name_column_width=70))
+    gpu = bench.device.type == "cuda"
+    rows = [(e.self_device_time_total if gpu else e.self_cpu_time_total, e.count, e.key) for e in found.key_averages()]
+    names = {e.name for e in found.events() if e.device_type == torch.autograd.DeviceType.CUDA}
+    rows = sorted((r for r in rows if not gpu or r[2] in names), reverse=True)
+    print(f"{sum(r[0] for r in rows) / 1e3:.2f} ms in all")
+    for total, count, name in rows[:LONGEST]:
+        print(f"{total / 1e3:9.3f} ms {count:5d} x  {name[:90]}")
 
 
 def main() -> int:
@@ -312,8 +264,7 @@ def main() -> int:
     parser.add_argument("--implementation", default="auto", choices=("auto", "triton", "torch"))
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--check", action="store_true", help="compare with float32 first; wrong: nothing is timed")
-    parser.add_argument("--kernels", action="store_true", help="a row per kernel")
-    parser.add_argument("--profile", metavar="NAME", help="the 25 longest kernels of one step of this shape")
+    parser.add_argument("--profile", metavar="NAME", help="the longest kernels of one step of this shape")
     given = parser.parse_args()
     if not given.toy and not torch.cuda.is_available():
         print("no CUDA GPU here; --toy runs on the CPU", file=sys.stderr)
@@ -321,6 +272,8 @@ def main() -> int:
     settings, device, dtype = (SMALL, "cpu", torch.float32) if given.toy else (LLAMA, "cuda", torch.bfloat16)
     shapes = {n: s for n, s in (TOY if given.toy else SHAPES).items() if given.only is None or given.only in n}
     head = {"device": "cpu" if given.toy else torch.cuda.get_device_name(), "torch": torch.__version__}
+    if not given.toy:
+        head |= {"triton": importlib.metadata.version("triton"), "date": datetime.date.today().isoformat()}
     print(head, flush=True)
     middle = (
         settings
@@ -336,8 +289,6 @@ def main() -> int:
     if given.profile:
         profile(bench, shapes.get(given.profile) or next(iter(shapes.values())))
         return 0
-    if given.kernels and not given.toy:
-        kernels(bench, shapes)
     rows = []
     for name, shape in shapes.items():
         row = bench.row(name, shape)

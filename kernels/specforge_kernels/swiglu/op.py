@@ -27,22 +27,34 @@ def gated_down(
     return _GatedDown.apply(gate_QI, up_QI, down_HI)
 
 
+def product(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up of packed tensors, through Triton; no gradients."""
+    out = torch.empty_like(gate)
+    _launch(product_kernel, gate, up, out)
+    return out
+
+
+def gradients(
+    gate: torch.Tensor, up: torch.Tensor, grad_product: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The product again, and the gradients of gate and up."""
+    outs = tuple(torch.empty_like(gate) for _ in range(3))
+    _launch(gradient_kernel, gate, up, grad_product, *outs)
+    return outs
+
+
 class _GatedDown(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
         gate, up = gate.contiguous(), up.contiguous()
-        product = torch.empty_like(gate)
-        _launch(product_kernel, gate, up, product)
         ctx.save_for_backward(gate, up, down)
-        return torch.matmul(product, down.t())
+        return torch.matmul(product(gate, up), down.t())
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gate, up, down = ctx.saved_tensors
-        grad_product = torch.matmul(grads[0], down)
-        product, grad_gate, grad_up = (torch.empty_like(gate) for _ in range(3))
-        _launch(gradient_kernel, gate, up, grad_product, product, grad_gate, grad_up)
-        grad_down = torch.mm(grads[0].flatten(0, -2).t(), product.flatten(0, -2))
+        again, grad_gate, grad_up = gradients(gate, up, torch.matmul(grads[0], down))
+        grad_down = torch.mm(grads[0].flatten(0, -2).t(), again.flatten(0, -2))
         return grad_gate, grad_up, grad_down
 
 

@@ -1,77 +1,112 @@
-"""In: a GPU. Out: error of the Triton kernels at small cases, then their ms and TFLOP/s beside SDPA's, bfloat16."""
+"""In: a GPU. Out: times of the Triton attention beside flex_attention's and SDPA's, bfloat16, if it is right.
+
+3 own pairs a row, as in the middle of an unroll. flex_attention does the same work on keys with the own pairs behind
+them; SDPA, without own pairs, does less. FLOPs are of visible pairs, the backward pass without what it computes again.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 
+from specforge_kernels.measure import Ceilings, Row, backward, main, other
 from specforge_kernels.ttt_attention.blocks import blocks
 from specforge_kernels.ttt_attention.launch import TritonAttention
-from specforge_kernels.ttt_attention.test_kernel import main as check
+from specforge_kernels.ttt_attention.test_kernel import check
 
-SHAPES = {"Llama-3-8B": (32, 8, 128, 128), "SmolLM2": (9, 3, 64, 64), "DeepSeek-V3": (32, 32, 192, 128)}
+HEADS = {
+    "Llama-3-8B, Qwen3-8B": (32, 8, 128, 128),
+    "SmolLM2": (9, 3, 64, 64),
+    "DeepSeek-V3 MLA": (128, 128, 192, 128),
+}
 LENGTHS = {
     "one of 2048": (2048,),
     "one of 8192": (8192,),
     "one of 16384": (16384,),
-    "64 of 64..512": tuple(int(n) for n in np.random.default_rng(0).integers(64, 513, 64)),
+    "64 of 64 to 512": tuple(int(n) for n in np.random.default_rng(0).integers(64, 513, 64)),
 }
+PLAIN_ONLY = ("one of 16384",)  # where flex_attention is not asked: each shape is a compilation of half a minute
+STEPS = 3
 
 
-def row(name: str, lengths: tuple[int, ...], shape: tuple[int, int, int, int], steps: int = 3) -> str:
-    import triton
+def rows(ceilings: Ceilings, only: str) -> Iterator[Row]:
+    for name, heads in HEADS.items():
+        for length, lengths in LENGTHS.items():
+            case = f"{name}: {length}"
+            if only in case and not (name.startswith("DeepSeek") and length == "one of 16384"):
+                yield from of_case(ceilings, case, heads, lengths, flex=length not in PLAIN_ONLY)
+                torch.cuda.empty_cache()
 
+
+def of_case(
+    ceilings: Ceilings, case: str, shape: tuple[int, int, int, int], lengths: tuple[int, ...], flex: bool
+) -> Iterator[Row]:
     heads, kv_heads, width, wide = shape
     document = np.repeat(np.arange(len(lengths)), lengths)
     position = np.concatenate([np.arange(n) for n in lengths])
     count = len(document)
     tasks = blocks(document, position, np.array(lengths)).to("cuda")
 
-    def made(*size: int) -> torch.Tensor:
+    def random(*size: int) -> torch.Tensor:
         return torch.randn(size, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 
-    query, key, value = made(count, heads, width), made(count, kv_heads, width), made(count, kv_heads, wide)
-    own = made(steps, count, kv_heads, width), made(steps, count, kv_heads, wide)
-    out, _ = TritonAttention.apply(query, key, value, *own, tasks)
-    grad, leaves = torch.randn_like(out), (query, key, value, *own)
+    query, key, value = random(count, heads, width), random(count, kv_heads, width), random(count, kv_heads, wide)
+    own = random(STEPS, count, kv_heads, width), random(STEPS, count, kv_heads, wide)
+    leaves = (query, key, value, *own)
+    runs: dict[str, tuple[Callable, tuple]] = {}
+    if flex:
+        runs["flex_attention"] = flexed(leaves, torch.from_numpy(document).cuda())
+    if len(lengths) == 1:
+        runs |= {f"SDPA {name}": plain(leaves, backend) for name, backend in backends().items()}
 
-    def forward() -> None:
-        TritonAttention.apply(query, key, value, *own, tasks)
+    def ours() -> torch.Tensor:
+        return TritonAttention.apply(*leaves, tasks)[0]
 
-    def backward() -> None:
-        torch.autograd.grad(out, leaves, grad, retain_graph=True)
-
-    pairs = sum(n * (n + 1) // 2 for n in lengths) + count * steps
-    flops = 2 * pairs * heads
-    text = f"{name:34s}"
-    for label, run, products in (
-        ("forward", forward, width + wide),
-        ("backward", backward, 3 * width + 2 * wide),
-    ):
-        ms = triton.testing.do_bench(run, warmup=50, rep=200, return_mode="median")
-        text += f" {label} {ms:8.3f} ms {flops * products / ms / 1e9:6.0f} TFLOP/s"
-    if len(lengths) == 1 and width == wide:
-        q, k, v = (x.detach().transpose(0, 1)[None].requires_grad_() for x in (query, key, value))
-
-        def sdpa() -> torch.Tensor:
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-
-        plain = sdpa()
-        for run in (sdpa, lambda: torch.autograd.grad(plain, (q, k, v), torch.ones_like(plain), retain_graph=True)):
-            text += f" sdpa {triton.testing.do_bench(run, warmup=50, rep=200, return_mode='median'):8.3f} ms"
-    return text
+    flops = 2 * heads * (sum(n * (n + 1) // 2 for n in lengths) + count * STEPS)
+    others = {label: other(f) for label, (f, _) in runs.items()}
+    yield ceilings.row(case, "forward", ours, flops * (width + wide), "TFLOP/s", **others)
+    others = {label: other(f, of) for label, (f, of) in runs.items()}
+    run = backward(ours, leaves)
+    yield ceilings.row(case, "backward", run, flops * (3 * width + 2 * wide), "TFLOP/s", **others)
 
 
-def main() -> int:
-    check("cuda")
-    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
-    for shape, sizes in SHAPES.items():
-        for name, lengths in LENGTHS.items():
-            print(row(f"{shape}, {name}", lengths, sizes), flush=True)
-    return 0
+def flexed(leaves: tuple[torch.Tensor, ...], document: torch.Tensor) -> tuple[Callable, tuple]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    query, key, value, own_keys, own_values = leaves
+    count = len(query)
+
+    def seen(b, h, q, k):  # type: ignore[no-untyped-def]
+        row = k % count
+        return torch.where(k < count, (row <= q) & (document[row] == document[q]), row == q)
+
+    mask = create_block_mask(seen, None, None, count, count * (1 + STEPS), device="cuda", _compile=True)
+    compiled = torch.compile(flex_attention, dynamic=False)
+    tensors = [
+        x.detach().flatten(0, -3).transpose(0, 1)[None].contiguous().requires_grad_()
+        for x in (query, torch.cat([key[None], own_keys]), torch.cat([value[None], own_values]))
+    ]
+    return lambda: compiled(*tensors, block_mask=mask, enable_gqa=query.shape[1] != key.shape[1]), tuple(tensors)
+
+
+def backends() -> dict[str, torch.nn.attention.SDPBackend]:
+    from torch.nn.attention import SDPBackend
+
+    return {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
+
+
+def plain(leaves: tuple[torch.Tensor, ...], backend: torch.nn.attention.SDPBackend) -> tuple[Callable, tuple]:
+    tensors = tuple(x.detach().transpose(0, 1)[None].requires_grad_() for x in leaves[:3])
+
+    def run() -> torch.Tensor:
+        with torch.nn.attention.sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True)
+
+    return run, tensors
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(rows, lambda: [check("several documents", torch.bfloat16, "cuda")]))
