@@ -22,16 +22,16 @@ def plain_norm(x, weight):
     return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
 
 
-def plain_gated(gate, up, down):
-    return (torch.nn.functional.silu(gate) * up) @ down.t()
+def plain_gated(gate, up, down, added):
+    return added + (torch.nn.functional.silu(gate) * up) @ down.t()
 
 
 def norm_kernel(x, weight):
     return rms_norm(x, weight, 1e-5)
 
 
-def gated_kernel(gate, up, down):
-    return gated_down(gate, up, down, "triton")
+def gated_kernel(gate, up, down, added):
+    return gated_down(gate, up, down, added, "triton")
 
 
 def compare(found, expected, shapes, dtype, device) -> float:
@@ -51,7 +51,8 @@ def main(device: str) -> None:
         for rows, width in ((1, 5), (7, 64), (600, 48)):
             error = compare(norm_kernel, plain_norm, [(rows, width), (width,)], dtype, device)
             assert error < TOLERANCE[dtype], ("norm", rows, width, error)
-            error = compare(gated_kernel, plain_gated, [(rows, width), (rows, width), (9, width)], dtype, device)
+            shapes = [(rows, width), (rows, width), (9, width), (rows, 9)]
+            error = compare(gated_kernel, plain_gated, shapes, dtype, device)
             assert error < TOLERANCE[dtype], ("swiglu", rows, width, error)
     x, weight, grad = (torch.randn(s, device=device) for s in ((7, 64), (64,), (7, 64)))
     leaves = [t.requires_grad_() for t in (x, weight)]

@@ -51,6 +51,7 @@ def loss_kernel(
     teacher = tl.load(teacher_index + index).to(tl.int64)
     target = taught + teacher * taught_stride
     full, draft = tl.load(lse_full + teacher), tl.load(lse_draft + teacher)
+    ratio = tl.exp(draft - full)  # a kept token's share of all tokens over its share of the kept ones
     lse, best_at = _swept(row, width, V_BLOCK)
     lanes = tl.arange(0, V_BLOCK)
     crossed, accepted = tl.zeros([V_BLOCK], tl.float32), tl.zeros([V_BLOCK], tl.float32)
@@ -63,7 +64,8 @@ def loss_kernel(
         live = at < width
         x = tl.load(row + at, mask=live, other=-float("inf")).to(tl.float32)
         z = tl.load(target + at, mask=live, other=-float("inf")).to(tl.float32)
-        q, p, whole = tl.exp(x - lse), tl.exp(z - draft), tl.exp(z - full)
+        q, p = tl.exp(x - lse), tl.exp(z - draft)
+        whole = p * ratio
         crossed += tl.where(live, p * (lse - x), 0.0)
         accepted += tl.minimum(whole, q)
         if KIND == "ce":
@@ -82,7 +84,8 @@ def loss_kernel(
             live = at < width
             x = tl.load(row + at, mask=live, other=-float("inf")).to(tl.float32)
             z = tl.load(target + at, mask=live, other=-float("inf")).to(tl.float32)
-            q, p, whole = tl.exp(x - lse), tl.exp(z - draft), tl.exp(z - full)
+            q, p = tl.exp(x - lse), tl.exp(z - draft)
+            whole = p * ratio
             side = tl.where(whole > q, 1.0, tl.where(whole == q, 0.5, 0.0))
             grad = q * (side - mean)
             if KIND == "alpha":  # no element is above acceptance: divide two tiny numbers, then weigh

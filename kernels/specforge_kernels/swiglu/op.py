@@ -1,4 +1,4 @@
-"""In: gate and up projections and the down weight. Out: down(silu(gate) * up), on a GPU through Triton.
+"""In: gate and up projections, the down weight, a residual. Out: residual + down(silu(gate) * up), through Triton.
 
 The product [Q, I] is made again in the backward pass. Legend: Q rows, I intermediate, H hidden.
 """
@@ -19,12 +19,16 @@ BLOCK, WARPS = 4096, 8
 
 
 def gated_down(
-    gate_QI: torch.Tensor, up_QI: torch.Tensor, down_HI: torch.Tensor, implementation: str = "auto"
+    gate_QI: torch.Tensor,
+    up_QI: torch.Tensor,
+    down_HI: torch.Tensor,
+    added_QH: torch.Tensor,
+    implementation: str = "auto",
 ) -> torch.Tensor:
-    """[..., H] = (silu(gate) * up) @ down^T; PyTorch computes it as written, Triton in one pass in float32."""
+    """[Q, H] = added + (silu(gate) * up) @ down^T; the product in PyTorch as written, in Triton in one float32 pass."""
     if chosen(gate_QI.device, gate_QI.dtype, implementation) == "torch":
-        return torch.nn.functional.linear(torch.nn.functional.silu(gate_QI) * up_QI, down_HI)
-    return _GatedDown.apply(gate_QI, up_QI, down_HI)
+        return torch.addmm(added_QH, torch.nn.functional.silu(gate_QI) * up_QI, down_HI.t())
+    return _GatedDown.apply(gate_QI, up_QI, down_HI, added_QH)
 
 
 def product(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -45,17 +49,18 @@ def gradients(
 
 class _GatedDown(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, added: torch.Tensor
+    ) -> torch.Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         ctx.save_for_backward(gate, up, down)
-        return torch.matmul(product(gate, up), down.t())
+        return torch.addmm(added, product(gate, up), down.t())
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gate, up, down = ctx.saved_tensors
         again, grad_gate, grad_up = gradients(gate, up, torch.matmul(grads[0], down))
-        grad_down = torch.mm(grads[0].flatten(0, -2).t(), again.flatten(0, -2))
-        return grad_gate, grad_up, grad_down
+        return grad_gate, grad_up, torch.mm(grads[0].t(), again), grads[0]
 
 
 def _launch(kernel: Any, *tensors: torch.Tensor) -> None:

@@ -84,6 +84,7 @@ def flexed(leaves: tuple[torch.Tensor, ...], document: torch.Tensor) -> tuple[Ca
         return torch.where(k < count, (row <= q) & (document[row] == document[q]), row == q)
 
     mask = create_block_mask(seen, None, None, count, count * (1 + STEPS), device="cuda", _compile=True)
+    torch._dynamo.reset()  # its limit of compilations is per function, and every case is one
     compiled = torch.compile(flex_attention, dynamic=False)
     tensors = [
         x.detach().flatten(0, -3).transpose(0, 1)[None].contiguous().requires_grad_()

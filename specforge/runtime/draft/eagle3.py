@@ -81,8 +81,9 @@ class DecoderLayer(nn.Module):
 
     def finish(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """What follows the attention: `residual` [..., H] un-normed, `attended` [..., N·D] -> [..., H]."""
-        hidden = residual + self.self_attn.o_proj(attended)
-        return hidden + self.mlp(hidden, self.post_attention_layernorm)
+        rows, weight = attended.flatten(0, -2), self.self_attn.o_proj.weight
+        hidden = torch.addmm(residual.flatten(0, -2), rows, weight.t()).view(residual.shape)
+        return self.mlp(hidden, self.post_attention_layernorm)
 
 
 class Eagle3Draft(nn.Module):

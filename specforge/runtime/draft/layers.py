@@ -118,7 +118,7 @@ def _norm_gradients(
 
 
 class MLP(nn.Module):
-    """down(act(gate(norm(x))) * up(norm(x)))."""
+    """x + down(act(gate(norm(x))) * up(norm(x)))."""
 
     def __init__(self, hidden: int, intermediate: int, act: str) -> None:
         super().__init__()
@@ -128,14 +128,12 @@ class MLP(nn.Module):
         self.act, self.silu, self.implementation = ACT2FN[act], act in ("silu", "swish"), "auto"
 
     def forward(self, x: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
-        """Of norm(x), rows [..., H]."""
-        gate, up = norm.then(x.flatten(0, -2), self.gate_proj.weight, self.up_proj.weight)
-        return self._down(gate, up).view(x.shape)
-
-    def _down(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """Of rows [..., H]; the sum is formed by the matmul, and rounded once."""
+        rows, down = x.flatten(0, -2), self.down_proj.weight
+        gate, up = norm.then(rows, self.gate_proj.weight, self.up_proj.weight)
         if self.silu and chosen(gate.device, gate.dtype, self.implementation) == "triton":
-            return gated_down(gate, up, self.down_proj.weight)
-        return self.down_proj(self.act(gate) * up)
+            return gated_down(gate, up, down, rows).view(x.shape)
+        return torch.addmm(rows, self.act(gate) * up, down.t()).view(x.shape)
 
 
 class Rotary(nn.Module):

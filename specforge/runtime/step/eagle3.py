@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import torch
 from specforge_kernels.implementation import implementation as chosen
-from specforge_kernels.soft_target_loss import LK, AfterHead, lk_loss, soft_target_loss, teacher
+from specforge_kernels.soft_target_loss import LK, AfterHead, Teacher, lk_loss, soft_target_loss, teacher
 from specforge_kernels.split_rotate import rotate, split_rotate
 from specforge_kernels.ttt_attention import OwnPairs, ttt_attention
 from torch.utils.checkpoint import checkpoint
@@ -80,14 +80,7 @@ class Eagle3Step:
         host = row_plan(batch.pack, self.settings.ttt_length, batch.tokens_R.is_cuda, attention == "triton")
         rows = host.to(batch.tokens_R.device)
         draft, settings = self.draft, self.settings
-        loss_kind = chosen(weight.device, weight.dtype, kernels.soft_target_loss)
-        taught = teacher(
-            batch.last_RH.index_select(0, rows.last_U),
-            self.head_VH,
-            draft.kept_ids_d,
-            implementation=loss_kind,
-            after=self.after,
-        )
+        taught = self.teacher(batch.last_RH.index_select(0, rows.last_U))
         inside_W = draft.t2d[taught.argmax_U][rows.teacher_W]
         rows_of = {"rows": batch.pack.rows, "padded": batch.pack.padded_rows}
         share = 1 / tokens_total if settings.reduction == "tokens" else 1 / (rows_of[settings.reduction] * micro_steps)
@@ -122,6 +115,12 @@ class Eagle3Step:
             )
             sums_5K[0] = plain.losses(loss.ce_W, loss.acceptance_W)
         return StepResult(loss.loss, dict(zip(SUMS, sums_5K)))
+
+    def teacher(self, last_UH: torch.Tensor) -> Teacher:
+        """The target's distribution at these rows of its last hidden states."""
+        weight = self.draft.fc.weight
+        kind = chosen(weight.device, weight.dtype, self.kernels.soft_target_loss)
+        return teacher(last_UH, self.head_VH, self.draft.kept_ids_d, implementation=kind, after=self.after)
 
     def _unroll(self, rows: RowPlan, batch: Batch) -> torch.Tensor:
         """K decoder steps -> what the head reads of each loss row, [W, H] in the order of steps."""

@@ -139,14 +139,14 @@ def test_a_rope_it_cannot_do_is_refused(rope, message):
         rotary(**rope)
 
 
-def test_mlp_is_gated_and_reads_normed_rows():
+def test_mlp_is_gated_reads_normed_rows_and_adds_to_its_input():
     torch.manual_seed(3)
     mlp, norm = MLP(4, 6, "silu"), RMSNorm(4, 1e-5)
     for parameter in (*mlp.parameters(), norm.weight):
         torch.nn.init.normal_(parameter[None])
     x = torch.randn(2, 5, 4)
     gate, up = norm(x) @ mlp.gate_proj.weight.T, norm(x) @ mlp.up_proj.weight.T
-    torch.testing.assert_close(mlp(x, norm), (gate * torch.sigmoid(gate) * up) @ mlp.down_proj.weight.T)
+    torch.testing.assert_close(mlp(x, norm), x + (gate * torch.sigmoid(gate) * up) @ mlp.down_proj.weight.T)
 
 
 @pytest.mark.parametrize("plus", [False, True])
