@@ -219,8 +219,8 @@ def check(device: str, settings: DraftSettings, length: int, wish: str, dtype: t
     """The step as it runs, and the PyTorch path in the same dtype, against the PyTorch path in float32.
 
     All have the same (rounded) weights, features and teacher: which of two almost equal logits of the target is the
-    greater decides whether a row counts. True: the loss is within its bar, and every gradient within its own or as near
-    as the PyTorch path's (within a tenth): what a dtype loses in seven steps one after the other, no kernel can bring back.
+    greater decides whether a row counts. True: the loss is within its bar, and every gradient within its own or, within
+    a tenth, as near as the PyTorch path's: what a dtype loses in seven steps in a row, no kernel can bring back.
     """
     shape = Shape((length, length // 3, 70), turn=61, share=0.7)
     first = Bench(settings, device, dtype, wish)
