@@ -16,7 +16,8 @@ pytestmark = pytest.mark.null
 REPOSITORY = Path(__file__).parents[2]
 OURS = ("specforge", "specforge_kernels")
 STANDARD = frozenset(sys.stdlib_module_names)
-OPTIONAL = {"gguf", "accelerate", "triton"}
+COMPARED = {"liger_kernel"}  # by benches
+OPTIONAL = {"gguf", "accelerate", "triton", *COMPARED}
 FORBIDDEN_NAMES = {"utils", "util", "common", "misc", "helpers", "helper", "manager", "base_impl"}
 MOST_LINES, MOST_PARAMETERS = 400, 6
 # Called by torch with the tensors that belong to them, or made of modules: they have the parameters they need.
@@ -42,7 +43,7 @@ RUNTIME_THIRD = {
         "transformers",
         "huggingface_hub",
     ),
-    *OPTIONAL,
+    *(OPTIONAL - COMPARED),
 }
 SERVE_THIRD = {"httpx", "starlette", "uvicorn"}
 # what a process without torch may import of the runtime
@@ -86,7 +87,7 @@ LAYERS = (
     Layer("specforge/verbs", ("specforge",), set()),
     Layer("specforge/cli.py", (), set()),
     Layer("specforge/__init__.py", (), set()),
-    Layer("kernels/specforge_kernels", ("specforge_kernels",), {"numpy", "torch", "triton"}),
+    Layer("kernels/specforge_kernels", ("specforge_kernels",), {"numpy", "torch", "triton", *COMPARED}),
     Layer("recipes", ("specforge.dsl",), set()),
 )
 
@@ -184,7 +185,7 @@ def test_the_environment_is_read_in_one_file(file):
 
 def test_what_is_imported_is_a_declared_dependency():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    extras = [row for name in ("gpu", "gguf", "serve") for row in project["optional-dependencies"][name]]
+    extras = [row for name in ("gpu", "gguf", "serve", "bench") for row in project["optional-dependencies"][name]]
     core, optional = (
         {re.match(r"[\w-]+", row)[0].lower().replace("-", "_") for row in rows}
         for rows in (project["dependencies"], extras)

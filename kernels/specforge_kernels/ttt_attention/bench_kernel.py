@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from specforge_kernels.measure import Ceilings, Row, backward, main, other
 from specforge_kernels.ttt_attention.blocks import blocks
@@ -74,8 +76,6 @@ def of_case(
 
 
 def flexed(leaves: tuple[torch.Tensor, ...], document: torch.Tensor) -> tuple[Callable, tuple]:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
     query, key, value, own_keys, own_values = leaves
     count = len(query)
 
@@ -93,17 +93,15 @@ def flexed(leaves: tuple[torch.Tensor, ...], document: torch.Tensor) -> tuple[Ca
     return lambda: compiled(*tensors, block_mask=mask, enable_gqa=query.shape[1] != key.shape[1]), tuple(tensors)
 
 
-def backends() -> dict[str, torch.nn.attention.SDPBackend]:
-    from torch.nn.attention import SDPBackend
-
+def backends() -> dict[str, SDPBackend]:
     return {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
 
 
-def plain(leaves: tuple[torch.Tensor, ...], backend: torch.nn.attention.SDPBackend) -> tuple[Callable, tuple]:
+def plain(leaves: tuple[torch.Tensor, ...], backend: SDPBackend) -> tuple[Callable, tuple]:
     tensors = tuple(x.detach().transpose(0, 1)[None].requires_grad_() for x in leaves[:3])
 
     def run() -> torch.Tensor:
-        with torch.nn.attention.sdpa_kernel(backend):
+        with sdpa_kernel(backend):
             return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True)
 
     return run, tensors
