@@ -5,6 +5,7 @@ Legend: Q query rows, C key rows, N query heads, G key-value heads, d key width,
 
 from __future__ import annotations
 
+import functools
 from contextlib import suppress
 from typing import Any
 
@@ -23,17 +24,25 @@ OWN_ROWS, SORT_ROWS = 16, 32
 WIDEST = 256
 
 
-def tiles(kernel: str, widest: int, itemsize: int) -> dict[str, int]:
+# queries, keys, warps, stages by padded head width: on Hopper and later, and (of at most 99 KB) before
+TILES = {
+    "forward": {64: (64, 128, 4, 3), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)},
+    "dq": {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 4, 2)},
+    "dkv": {64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (32, 64, 4, 2)},
+}
+SMALL_TILES = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}
+SMALL_DKV = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (32, 64, 4, 2)}
+
+
+def tiles(kernel: str, widest: int, like: torch.Tensor) -> dict[str, int]:
     """Block sizes and launch options of `kernel` for the padded head width; the task block is SPLIT blocks."""
     wide = 64 if widest <= 64 else 128 if widest <= 128 else WIDEST
-    if itemsize > 2:  # float32 is for tests
+    if like.element_size() > 2:  # float32 is for tests
         queries, keys, warps, stages = (64, 32, 4, 1) if kernel != "dkv" else (32, 64, 4, 1)
-    elif kernel == "forward":
-        queries, keys, warps, stages = {64: (64, 128, 4, 3), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)}[wide]
-    elif kernel == "dq":
-        queries, keys, warps, stages = {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 4, 2)}[wide]
+    elif _has_copy_engine(like.device):
+        queries, keys, warps, stages = TILES[kernel][wide]
     else:
-        queries, keys, warps, stages = {64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (32, 64, 4, 2)}[wide]
+        queries, keys, warps, stages = (SMALL_DKV if kernel == "dkv" else SMALL_TILES)[wide]
     split = KEY_BLOCK // keys if kernel == "dkv" else QUERY_BLOCK // queries
     return {"BM": queries, "BN": keys, "SPLIT": split, "num_warps": warps, "num_stages": stages}
 
@@ -92,7 +101,7 @@ def _forward(ctx: Any, query, key, value, own, suffix):  # type: ignore[no-untyp
     (count, heads, width), wide, blocks = query.shape, value.shape[2], ctx.blocks
     out, lse = query.new_empty(count, heads, wide), query.new_empty(count, heads, dtype=torch.float32)
     ctx.shape = _shape(query, value)
-    launch = tiles("forward", max(ctx.shape["BD"], ctx.shape["BE"]), query.element_size())
+    launch = tiles("forward", max(ctx.shape["BD"], ctx.shape["BE"]), query)
     fetched, keys = _fetched((key, value), launch["BN"], (ctx.shape["BD"], ctx.shape["BE"]))
     with _on(query):
         forward_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
@@ -122,13 +131,13 @@ def _backward(ctx: Any, grads, saved, own, suffix, total):  # type: ignore[no-un
         if grad_lse is not None:
             # d lse / d score is the softmax, which meets delta too; slots without a query take any row's
             figures[1].sub_(grad_lse[blocks.query_rows_S.clamp(min=0)].t())
-        launch = tiles("dq", max(padded), query.element_size())
+        launch = tiles("dq", max(padded), query)
         fetched, keys = _fetched((key, value), launch["BN"], padded)
         dq_kernel[(len(blocks.query_tasks_M6) * launch["SPLIT"], heads)](
             query, *keys, *own, grad, *figures[:2], dq, *index, blocks.query_tasks_M6, slots, query.stride(0), *strides,
             *suffix, blocks.window, *scales, PRECISION="ieee", TMA=fetched, **shape, **launch,
         )  # fmt: skip
-        launch = tiles("dkv", max(padded), query.element_size())
+        launch = tiles("dkv", max(padded), query)
         fetched, asking = _fetched(laid, launch["BM"], padded)
         lines = [TensorDescriptor(x, x.shape, x.stride(), [1, launch["BM"]]) for x in figures] if fetched else figures
         dkv_kernel[(len(blocks.key_tasks_N6) * launch["SPLIT"], kv_heads)](
@@ -153,8 +162,12 @@ def _fetched(pair, rows: int, widths: tuple[int, int]):  # type: ignore[no-untyp
 
 def _fetchable(x: torch.Tensor) -> bool:
     steps = (x.data_ptr(), x.stride(0) * x.element_size(), x.shape[2] * x.element_size())
-    aligned = len(x) > 0 and not any(step % 16 for step in steps)
-    return aligned and (not x.is_cuda or torch.cuda.get_device_capability(x.device) >= (9, 0))
+    return len(x) > 0 and not any(step % 16 for step in steps) and (not x.is_cuda or _has_copy_engine(x.device))
+
+
+@functools.cache
+def _has_copy_engine(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _packed(x: torch.Tensor) -> torch.Tensor:
