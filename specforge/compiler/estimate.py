@@ -176,7 +176,7 @@ class Estimate:
                 2 * inner * (attention + 7 * suffix),
             ),
             both("o", step_rows * inner * hidden, again=recompute),
-            FlopPart("MLP", 6 * mlp, 6 * mlp + 2 * (2 * mlp // 3) * recompute),
+            both("MLP", mlp, again=recompute),
             # LK lambda needs the mean acceptance of each step before it can form gradients
             both(
                 "draft head", step_rows * hidden * draft.draft_vocab_size, 4 if self.train.eagle3.lk == "lambda" else 3

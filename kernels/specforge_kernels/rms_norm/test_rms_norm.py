@@ -31,7 +31,7 @@ def norm_kernel(x, weight):
 
 
 def gated_kernel(gate, up, down, added):
-    return gated_down(gate, up, down, added, "triton")
+    return gated_down(gate, up, down, added)
 
 
 def compare(found, expected, shapes, dtype, device) -> float:

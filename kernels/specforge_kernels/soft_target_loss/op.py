@@ -17,6 +17,7 @@ from specforge_kernels.implementation import implementation as chosen
 from specforge_kernels.soft_target_loss.lk import LK
 from specforge_kernels.soft_target_loss.teacher import Teacher
 from specforge_kernels.soft_target_loss.top import top
+from specforge_kernels.weight_sum import WeightSum
 
 with suppress(ImportError):  # where there is no Triton
     from specforge_kernels.soft_target_loss.launch import loss_sweep
@@ -105,7 +106,7 @@ class _SoftTargetLoss(torch.autograd.Function):
         sweep = _Sweep(rows_WH, head_dH, teacher, teacher_index_W)
         weight_W = weight_W.to(sweep.ce_W.dtype)
         grad_rows_WH = torch.empty_like(rows_WH) if wanted else None
-        grad_head = _HeadGradient(head_dH)
+        grad_head = WeightSum(torch.promote_types(head_dH.dtype, torch.float32))
         measured = objective is not None and objective.kind == "lambda" and wanted
         if measured:
             for chunk in sweep.chunks():
@@ -127,7 +128,7 @@ class _SoftTargetLoss(torch.autograd.Function):
                 torch.mm(grad_cd, head_dH, out=grad_rows_WH[at]).mul_(weight_c[:, None])
                 grad_head.add(grad_cd, (rows_WH[at] * weight_c[:, None]).to(rows_WH.dtype))
         if wanted:
-            ctx.save_for_backward(grad_rows_WH, grad_head.total())
+            ctx.save_for_backward(grad_rows_WH, _rounded(grad_head, head_dH))
         return _result(ctx, sweep, weight_W, objective, d2t_d[sweep.top_W] + sweep.top_W)
 
     @staticmethod
@@ -147,6 +148,12 @@ def _result(
     else:
         loss = objective.losses(sweep.ce_W, sweep.acceptance_W).sum().to(sweep.ce_W.dtype)
     return loss, sweep.ce_W, sweep.acceptance_W, correct_W
+
+
+def _rounded(grad_head: WeightSum, head_dH: torch.Tensor) -> torch.Tensor:
+    """The head's gradient, summed over chunks in float32 or wider and rounded once."""
+    found = grad_head.taken()
+    return torch.zeros_like(head_dH) if found is None else found.to(head_dH.dtype)
 
 
 class _KernelSweep:
@@ -175,7 +182,7 @@ class _KernelSweep:
         if objective is not None:
             found = objective.row_weights(self.acceptance_W)
             weights = (found[0].to(torch.float32), found[1].to(torch.float32))
-        grad_rows_WH, grad_head = torch.empty_like(self._rows_WH), _HeadGradient(self._head_dH)
+        grad_rows_WH, grad_head = torch.empty_like(self._rows_WH), WeightSum(torch.float32)
         for at, logits_cd in self._chunks(logits):
             self._sweep(at, logits_cd, kind, weights)
             torch.mm(logits_cd, self._head_dH, out=grad_rows_WH[at])
@@ -183,7 +190,7 @@ class _KernelSweep:
                 return grad_rows_WH, torch.mm(logits_cd.t(), self._rows_WH)
             grad_head.add(logits_cd, self._rows_WH[at])
         del logits, logits_cd  # their room is what the rounded sum takes
-        return grad_rows_WH, grad_head.total()
+        return grad_rows_WH, _rounded(grad_head, self._head_dH)
 
     def _chunks(self, logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         for start in range(0, len(self._rows_WH), self._size):
@@ -278,25 +285,3 @@ class _Sweep:
         below_cd = torch.mul(chunk.p_cd, self._ratio_U[chunk.index_c, None], out=chunk.scratch_cd)
         below_cd.sub_(chunk.q_cd).sign_().add_(1).mul_(0.5).mul_(chunk.q_cd)
         return below_cd.addcmul_(chunk.q_cd, below_cd.sum(-1, keepdim=True), value=-1)
-
-
-class _HeadGradient:
-    """The head's gradient, summed over chunks in float32 or wider and rounded once."""
-
-    def __init__(self, head_dH: torch.Tensor) -> None:
-        self._like = head_dH
-        self._sum: torch.Tensor | None = None
-
-    def add(self, grad_cd: torch.Tensor, rows_cH: torch.Tensor) -> None:
-        wide = torch.promote_types(grad_cd.dtype, torch.float32)
-        narrow = grad_cd.dtype != wide
-        if narrow and not grad_cd.is_cuda:
-            grad_cd, rows_cH, narrow = grad_cd.to(wide), rows_cH.to(wide), False
-        kind = {"out_dtype": wide} if narrow else {}
-        if self._sum is None:
-            self._sum = torch.mm(grad_cd.t(), rows_cH, **kind)
-        else:
-            torch.addmm(self._sum, grad_cd.t(), rows_cH, **kind, out=self._sum)
-
-    def total(self) -> torch.Tensor:
-        return torch.zeros_like(self._like) if self._sum is None else self._sum.to(self._like.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from specforge_kernels.implementation import implementation as chosen
+from specforge_kernels.weight_sum import WeightSum, weight_gradient
 
 with suppress(ImportError):  # where there is no Triton
     from specforge_kernels.swiglu.kernel import gradient_kernel, product_kernel
@@ -23,12 +23,13 @@ def gated_down(
     up_QI: torch.Tensor,
     down_HI: torch.Tensor,
     added_QH: torch.Tensor,
-    implementation: str = "auto",
+    down_sum: WeightSum | None = None,
 ) -> torch.Tensor:
-    """[Q, H] = added + (silu(gate) * up) @ down^T; the product in PyTorch as written, in Triton in one float32 pass."""
-    if chosen(gate_QI.device, gate_QI.dtype, implementation) == "torch":
-        return torch.addmm(added_QH, torch.nn.functional.silu(gate_QI) * up_QI, down_HI.t())
-    return _GatedDown.apply(gate_QI, up_QI, down_HI, added_QH)
+    """[Q, H] = added + (silu(gate) * up) @ down^T, the product in one pass in float32.
+
+    For tensors of which `implementation.py` says "triton". `down_sum`: takes the gradient of `down_HI`.
+    """
+    return _GatedDown.apply(gate_QI, up_QI, down_HI, added_QH, down_sum)
 
 
 def product(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -50,8 +51,9 @@ def gradients(
 class _GatedDown(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, added: torch.Tensor
+        ctx: Any, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, added: torch.Tensor, total: WeightSum | None
     ) -> torch.Tensor:
+        ctx.total = total
         gate, up = gate.contiguous(), up.contiguous()
         ctx.save_for_backward(gate, up, down)
         return torch.addmm(added, product(gate, up), down.t())
@@ -60,7 +62,7 @@ class _GatedDown(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gate, up, down = ctx.saved_tensors
         again, grad_gate, grad_up = gradients(gate, up, torch.matmul(grads[0], down))
-        return grad_gate, grad_up, torch.mm(grads[0].t(), again), grads[0]
+        return grad_gate, grad_up, weight_gradient(grads[0], again, ctx.total), grads[0], None
 
 
 def _launch(kernel: Any, *tensors: torch.Tensor) -> None:

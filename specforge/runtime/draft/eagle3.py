@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from specforge_kernels.split_rotate import rotate
 from torch import nn
 
-from specforge.runtime.draft.layers import MLP, RMSNorm, Rotary, linear
+from specforge.runtime.draft.layers import MLP, NO_TIES, RMSNorm, Rotary, linear
+from specforge.runtime.draft.ties import Ties, added
 from specforge.settings import DraftSettings
 
 FUSED_LAYERS = 3
@@ -79,11 +80,11 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(hidden, eps)
         self.post_attention_layernorm = RMSNorm(hidden, eps)
 
-    def finish(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def finish(self, residual: torch.Tensor, attended: torch.Tensor, ties: Ties = NO_TIES) -> torch.Tensor:
         """What follows the attention: `residual` [..., H] un-normed, `attended` [..., N·D] -> [..., H]."""
-        rows, weight = attended.flatten(0, -2), self.self_attn.o_proj.weight
-        hidden = torch.addmm(residual.flatten(0, -2), rows, weight.t()).view(residual.shape)
-        return self.mlp(hidden, self.post_attention_layernorm)
+        rows = residual.flatten(0, -2)
+        hidden = added(rows, attended.flatten(0, -2), ties.of(self.self_attn.o_proj.weight)).view(residual.shape)
+        return self.mlp(hidden, self.post_attention_layernorm, ties)
 
 
 class Eagle3Draft(nn.Module):

@@ -11,13 +11,16 @@ import torch
 from specforge_kernels.implementation import implementation as chosen
 from specforge_kernels.rms_norm import norm_gradients, normed, rms_norm
 from specforge_kernels.swiglu import gated_down
+from specforge_kernels.weight_sum import weight_gradient
 from torch import nn
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from specforge.runtime.draft.ties import NoTies, Tied, Ties, added
 from specforge.settings import DraftSettings
 
+NO_TIES = NoTies()
 UNSCALED = ("default", "mrope")
 
 
@@ -40,13 +43,15 @@ class RMSNorm(nn.Module):
         return _RMSNorm.apply(x, self.weight, self.eps)
 
     def then(
-        self, x: torch.Tensor, *weights: torch.Tensor, added: torch.Tensor | None = None
+        self, x: torch.Tensor, *weights: torch.Tensor | Tied, added: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, ...]:
         """norm(x) @ w^T for each of the weights, of rows [R, H]; `added` to the first of them.
 
         The normed rows are not kept: the backward pass makes them again, which is one pass over x.
         """
-        return _NormThen.apply(x, self.weight, self.eps, self._in_triton(x), added, *weights)
+        tied = [w if isinstance(w, Tied) else Tied(w) for w in weights]
+        how = (self.eps, self._in_triton(x), [t.sum for t in tied])
+        return _NormThen.apply(x, self.weight, how, added, *(t.weight for t in tied))
 
     def _in_triton(self, x: torch.Tensor) -> bool:
         return x.dtype == self.weight.dtype and chosen(x.device, x.dtype, self.implementation) == "triton"
@@ -70,26 +75,27 @@ class _NormThen(torch.autograd.Function):
     """A norm and the linear maps that read it."""
 
     @staticmethod
-    def forward(ctx: Any, x, weight, eps, triton, added, *weights):  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x, weight, how, added, *weights):  # type: ignore[no-untyped-def]
+        eps, triton, _ = ctx.how = how
         rows, scale = (normed if triton else _normed)(x, weight, eps)
         ctx.save_for_backward(x, weight, scale, *weights)
-        ctx.eps, ctx.triton = eps, triton
         first = rows @ weights[0].t() if added is None else torch.addmm(added, rows, weights[0].t())
         return first, *(rows @ w.t() for w in weights[1:])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, scale, *weights = ctx.saved_tensors
-        rows = (normed if ctx.triton else _normed)(x, weight, ctx.eps)[0]
-        of_weights = [g.t() @ rows for g in grads]
+        eps, triton, sums = ctx.how
+        rows = (normed if triton else _normed)(x, weight, eps)[0]
+        of_weights = [weight_gradient(g, rows, total) for g, total in zip(grads, sums, strict=True)]
         of_rows = grads[0] @ weights[0]
         for g, w in zip(grads[1:], weights[1:], strict=True):
             of_rows = torch.addmm(of_rows, g, w)
-        if ctx.triton:
+        if triton:
             of_x, of_norm = norm_gradients(of_rows, x, weight, scale)
         else:
             of_x, of_norm = _norm_gradients(of_rows, x, weight, scale, (True, True))
-        return of_x, of_norm, None, None, grads[0] if ctx.needs_input_grad[4] else None, *of_weights
+        return of_x, of_norm, None, grads[0] if ctx.needs_input_grad[3] else None, *of_weights
 
 
 def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,13 +133,13 @@ class MLP(nn.Module):
         self.down_proj = linear(intermediate, hidden)
         self.act, self.silu, self.implementation = ACT2FN[act], act in ("silu", "swish"), "auto"
 
-    def forward(self, x: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
-        """Of rows [..., H]; the sum is formed by the matmul, and rounded once."""
-        rows, down = x.flatten(0, -2), self.down_proj.weight
-        gate, up = norm.then(rows, self.gate_proj.weight, self.up_proj.weight)
+    def forward(self, x: torch.Tensor, norm: RMSNorm, ties: Ties = NO_TIES) -> torch.Tensor:
+        """Of rows [..., H]."""
+        rows, down = x.flatten(0, -2), ties.of(self.down_proj.weight)
+        gate, up = norm.then(rows, ties.of(self.gate_proj.weight), ties.of(self.up_proj.weight))
         if self.silu and chosen(gate.device, gate.dtype, self.implementation) == "triton":
-            return gated_down(gate, up, down, rows).view(x.shape)
-        return torch.addmm(rows, self.act(gate) * up, down.t()).view(x.shape)
+            return gated_down(gate, up, down.weight, rows, down.sum).view(x.shape)
+        return added(rows, self.act(gate) * up, down).view(x.shape)
 
 
 class Rotary(nn.Module):

@@ -9,7 +9,7 @@ Q_k kept rows of step k, Q = sum_k Q_k, Ht target hidden, I intermediate, Vd dra
   fc                       2 · C·3Ht·H                               3 with fc_norm, which needs its gradient
   q, k, v of embeddings    3 · (Q_0·H·PD + (C-Q_0)·H·2GD)            once, not per step
   q, k, v of states        3 · (Q·H·PD + (C-Q_0)·H·2GD)
-  o, MLP                   3 · Q·(ND·H + 3·H·I)              with `recompute` 4, but for down's 3
+  o, MLP                   3 · Q·(ND·H + 3·H·I)              with `recompute` 4
   head                     3 · W·H·Vd                                 4 with LK "lambda"
   teacher                  1 · U·Ht·V
   attention                7 · ND·(pairs + sum_k Q_k·k)              2 forward, 1 computed again, 4 backward
@@ -30,6 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 from specforge.runtime.data.batch import Batch
 from specforge.runtime.draft.eagle3 import Eagle3Draft
+from specforge.runtime.draft.ties import Ties
 from specforge.runtime.step.kernels import Kernels
 from specforge.runtime.step.result import StepResult
 from specforge.runtime.step.rows import RowPlan, row_plan
@@ -152,11 +153,12 @@ class Eagle3Step:
         own_keys: list[torch.Tensor] = []
         own_values: list[torch.Tensor] = []
         pairs: OwnPairs | None = None
+        ties = Ties()
         for k, step in enumerate(rows.steps):
             if k > 0:
                 hidden_QH = hidden_QH[: step.kept]
                 embedded = take(embedded_QX, step.ahead)
-                (qkv,) = layer.hidden_norm.then(hidden_QH, from_hidden, added=embedded)
+                (qkv,) = layer.hidden_norm.then(hidden_QH, ties.of(from_hidden), added=embedded)
                 turn = draft.rotary(rows.position_C[: step.kept] + k)
                 query_QND, own_key, own_value = self._rotated(qkv.view(step.kept, -1, width), *turn)
                 if rows.keys_C is None:
@@ -168,18 +170,18 @@ class Eagle3Step:
                     pairs.append(own_key, own_value)
             own = (own_keys, own_values) if pairs is None else (pairs, pairs)
             attended = ttt_attention(query_QND, key_CGD, value_CGD, *own, step.attention)
-            hidden_QH = draft.feedback(self._finish(hidden_QH, attended.flatten(1)))
+            hidden_QH = draft.feedback(self._finish(hidden_QH, attended.flatten(1), ties))
             read_WH = hidden_QH[: step.loss] if step.loss_at is None else take(hidden_QH, step.loss_at)
             states.append(draft.head_input(read_WH))
         states.append(hidden_QH.new_zeros(len(rows.step_W) - rows.loss, hidden_QH.shape[1]))
         return torch.cat(states)
 
-    def _finish(self, residual_QH: torch.Tensor, attended_QX: torch.Tensor) -> torch.Tensor:
+    def _finish(self, residual_QH: torch.Tensor, attended_QX: torch.Tensor, ties: Ties) -> torch.Tensor:
         finish = self.draft.midlayer.finish
         if not self.settings.recompute:
-            return finish(residual_QH, attended_QX)
+            return finish(residual_QH, attended_QX, ties)
         # nothing in it is random: no generator's state to bring back
-        return checkpoint(finish, residual_QH, attended_QX, use_reentrant=False, preserve_rng_state=False)
+        return checkpoint(finish, residual_QH, attended_QX, ties, use_reentrant=False, preserve_rng_state=False)
 
     def _lk(self, weight_W: torch.Tensor, counted_W: torch.Tensor, rows: RowPlan, share_K: torch.Tensor) -> LK:
         settings = self.settings
