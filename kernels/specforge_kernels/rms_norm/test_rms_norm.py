@@ -78,7 +78,7 @@ def test_kernels_on_the_gpu():
 
 
 if __name__ == "__main__":
-    from specforge_kernels.ttt_attention.test_kernel import mend_interpreter
+    from specforge_kernels.testing import mend_interpreter
 
     mend_interpreter()
     main("cpu")

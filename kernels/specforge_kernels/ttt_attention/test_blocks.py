@@ -1,4 +1,4 @@
-"""In: random documents, queries and windows. Out: the tasks of each side cover the visible pairs, all once, no other."""
+"""In: random documents, queries, windows. Out: the tasks of each side cover the visible pairs, all once, no other."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from specforge_kernels.testing import mend_interpreter, poisoned
 from specforge_kernels.ttt_attention.blocks import blocks
 from specforge_kernels.ttt_attention.cases import SMALL, TOLERANCE, Case, inputs
 from specforge_kernels.ttt_attention.layout import key_layout, query_layout
@@ -55,7 +56,8 @@ def compare_kernel(case: Case, dtype: torch.dtype, device: str) -> float:
 
 
 def check(name: str, dtype: torch.dtype, device: str) -> None:
-    error = compare_kernel(CASES[name], dtype, device)
+    with poisoned():
+        error = compare_kernel(CASES[name], dtype, device)
     print(f"{name} {dtype}: {error:.2e}", flush=True)
     assert error < TOLERANCE[dtype], (name, dtype, error)
 
@@ -64,19 +66,6 @@ def main(device: str) -> None:
     for name in CASES:
         for dtype in (torch.float32,) if device == "cpu" else (torch.float32, torch.bfloat16):
             check(name, dtype, device)
-
-
-def mend_interpreter() -> None:
-    """Triton 3.6's interpreter cannot use a loaded scalar as a loop bound with numpy 2.4: arrays of one element."""
-    from triton.runtime import interpreter
-
-    original = interpreter._patch_lang_tensor
-
-    def patched(tensor, scope) -> None:
-        original(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patched
 
 
 @pytest.mark.cpu

@@ -72,7 +72,7 @@ def test_step_on_the_kernels_on_the_gpu():
 
 
 if __name__ == "__main__":
-    from specforge_kernels.ttt_attention.test_kernel import mend_interpreter
+    from specforge_kernels.testing import mend_interpreter
 
     mend_interpreter()
     eagle3.row_plan = lambda pack, steps, cuda, kernels: row_plan(pack, steps, True, kernels)
