@@ -13,10 +13,12 @@ import argparse
 import itertools
 import json
 import re
+import sys
 from pathlib import Path
 from statistics import mean
 
 CURVES = ("ploss_0", "loss", "acc")
+KINDS = ("triton", "torch")
 
 
 def curves(folder: Path) -> dict[tuple[str, int], list[dict]]:
@@ -38,7 +40,7 @@ def compared(found: dict[tuple[str, int], list[dict]]) -> list[dict]:
     rows = []
     for curve in CURVES:
         paths = {seed: apart(found["triton", seed], found["torch", seed], curve) for seed in seeds}
-        pairs = [apart(found[kind, a], found[kind, b], curve) for kind in ("triton", "torch")
+        pairs = [apart(found[kind, a], found[kind, b], curve) for kind in KINDS
                  for a, b in itertools.combinations(seeds, 2)]  # fmt: skip
         third = {
             seed: mean(
@@ -47,17 +49,22 @@ def compared(found: dict[tuple[str, int], list[dict]]) -> list[dict]:
             )
             for seed in seeds
         }
-        last = {kind: [found[kind, seed][-1][curve] for seed in seeds] for kind in ("triton", "torch")}
+        last = {kind: [found[kind, seed][-1][curve] for seed in seeds] for kind in KINDS}
         rows.append({"curve": curve, "apart": paths, "drift": third, "seeds_apart": pairs, "last": last})
     return rows
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     found = curves(given.folder)
+    seeds = {seed for _, seed in found}
+    missing = [f"{kind}-{seed}" for kind in KINDS for seed in sorted(seeds) if (kind, seed) not in found]
+    if len(seeds) < 2 or missing:
+        print(f"{given.folder}: needs two seeds of both implementations; not there: {', '.join(missing) or 'a seed'}")
+        return 1
     rows = compared(found)
     for row in rows:
         paths, seeds = (", ".join(f"{x:.4g}" for x in xs) for xs in (row["apart"].values(), row["seeds_apart"]))
@@ -70,7 +77,8 @@ def main() -> None:
         kept = {f"{kind}-{seed}": [{k: line[k] for k in ("step", *CURVES)} for line in lines]
                 for (kind, seed), lines in found.items()}  # fmt: skip
         given.json.write_text(json.dumps({"compared": rows, "curves": kept}) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
