@@ -86,6 +86,7 @@ LAYERS = (
     Layer("specforge/runtime", (*VALUES, *WAIST, "specforge.runtime", "specforge_kernels"), RUNTIME_THIRD),
     Layer("specforge/verbs", ("specforge",), set()),
     Layer("specforge/cli.py", (), set()),
+    Layer("specforge/__main__.py", ("specforge.cli",), set()),
     Layer("specforge/__init__.py", (), set()),
     Layer("kernels/specforge_kernels", ("specforge_kernels",), {"numpy", "torch", "triton", *COMPARED}),
     Layer("recipes", ("specforge.dsl",), set()),

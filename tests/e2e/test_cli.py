@@ -35,7 +35,7 @@ def home(tmp_path_factory) -> Path:
 
 
 def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "specforge.cli", *words]
+    command = [sys.executable, "-m", "specforge", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
