@@ -1,7 +1,7 @@
 """In: a GPU (or --toy: a CPU). Out: time and memory of the EAGLE3 step beside its matmuls alone, and its correctness.
 
     python docs/benchmarks/eagle3_step/bench.py [--only NAME] [--json FILE] [--check] [--profile NAME]
-        [--implementation auto|triton|torch] [--toy]
+        [--implementation auto|triton|torch] [--deviation X] [--toy]
 
 Llama-3-8B's draft with random weights and features, forward and backward without the optimizer. "Floor": the step's
 matmuls (without attention) through torch.mm on the same row counts, timed in the same call.
@@ -276,12 +276,15 @@ def main() -> int:
     parser.add_argument("--implementation", default="auto", choices=("auto", "triton", "torch"))
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--check", action="store_true", help="compare with float32 first; wrong: nothing is timed")
+    parser.add_argument("--deviation", type=float, help="of the random weights, instead of 0.02")
     parser.add_argument("--profile", metavar="NAME", help="the longest kernels of one step of this shape")
     given = parser.parse_args()
     if not given.toy and not torch.cuda.is_available():
         print("no CUDA GPU here; --toy runs on the CPU", file=sys.stderr)
         return 1
     settings, device, dtype = (SMALL, "cpu", torch.float32) if given.toy else (LLAMA, "cuda", torch.bfloat16)
+    if given.deviation is not None:
+        settings = attrs.evolve(settings, initializer_range=given.deviation)
     shapes = {n: s for n, s in (TOY if given.toy else SHAPES).items() if given.only is None or given.only in n}
     head = {"device": "cpu" if given.toy else torch.cuda.get_device_name(), "torch": torch.__version__}
     if not given.toy:
