@@ -21,7 +21,7 @@ from specforge.runtime.data.source import prepare
 from specforge.runtime.writing import writing
 from specforge.settings import SourceSettings
 
-FORMAT = 2  # raise it with any change of code that changes tokens, masks or what is dropped
+FORMAT = 3  # raise it with any change of code that changes tokens, masks or what is dropped
 
 
 @attrs.frozen(eq=False)

@@ -19,7 +19,10 @@ ROLES = {
     "gpt": "assistant",
     "chatgpt": "assistant",
     "tool": "tool",
+    "observation": "tool",
+    "function_call": "assistant",
 }
+CALL = "function_call"  # ShareGPT's turn that is a call: its value is JSON
 TEXTS = ("reasoning_content", "name", "tool_call_id")
 CARRIED = ("tool_calls", *TEXTS)
 
@@ -41,7 +44,8 @@ class Conversation:
 def conversation(value: Any) -> Conversation:
     """Normalise a row: {"messages" or "conversations": turns}, a turn being {role, content} or {from, value}.
 
-    Kept: system turns (also a row's own "system" text), tools (a list, or JSON text of one), tool calls, reasoning.
+    Kept: system turns (also a row's own "system" text), tools (a list, or JSON text of one), tool calls (also
+    ShareGPT's function_call and observation turns), reasoning.
     Content in parts is joined where all parts are text.
     Raises RowFault where the row is not a chat that a reply can be learned from.
     """
@@ -73,7 +77,9 @@ def _message(turn: Any, number: int) -> dict[str, Any]:
         if not isinstance(message.get(key, ""), str):
             raise RowFault(f"{key} is not a string", f"turn {number} ({role}) has {type(message[key]).__name__}")
     content = _joined(turn.get("content", turn.get("value")))
-    if "tool_calls" in message:
+    if said == CALL:
+        message["tool_calls"], content = _called(content, number), ""
+    elif "tool_calls" in message:
         message["tool_calls"] = _tool_calls(message["tool_calls"], number)
         content = "" if content is None else content
     if content is None:
@@ -139,6 +145,14 @@ def _tool_calls(calls: Any, number: int) -> list[dict[str, Any]]:
         {**call, "function": _with_arguments(call["function"])} if isinstance(call.get("function"), dict) else call
         for call in calls
     ]
+
+
+def _called(content: Any, number: int) -> list[dict[str, Any]]:
+    given = _json(content) if isinstance(content, str) else content
+    calls = given if isinstance(given, list) else [given]
+    if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+        raise RowFault("function call is not JSON with a name", f"turn {number}: {str(content)[:60]!r}")
+    return _tool_calls([{"type": "function", "function": call} for call in calls], number)
 
 
 def _with_arguments(function: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ template writes after the end of turn. Legend: T tokens.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -52,6 +53,7 @@ def render(conversation: Conversation, template: ChatTemplate, last_turn_only: b
         turns = [_by_prefix(conversation, template, text, i) for i in conversation.replies[taken]]
     else:
         turns = turns[taken]
+    refuse_lost(conversation, text, conversation.replies[taken])
     for turn, reply in zip(turns, conversation.replies[taken]):
         refuse_lost_calls(conversation.messages[reply], text[turn.start : turn.end], reply + 1)
     finished = conversation.finished[taken]
@@ -67,26 +69,46 @@ def refuse_control(conversation: Conversation, template: ChatTemplate) -> None:
             raise RowFault("control token in a message", f"turn {number} holds {found[0]!r}")
 
 
+def refuse_lost(conversation: Conversation, text: str, replies: Iterable[int]) -> None:
+    """Raises RowFault where the template leaves out the tools, or the reasoning of one of `replies`.
+
+    What is left is a chat that the target never had: calls of tools it was not shown, answers without their thinking.
+    """
+    for name in filter(None, map(_function_name, conversation.tools)):
+        if name not in text:
+            raise RowFault("the template writes no tools", f"the row has {name!r}")
+    for reply in replies:
+        if conversation.messages[reply].get("reasoning_content", "").strip() not in text:
+            raise RowFault("the template writes no reasoning", f"turn {reply + 1} has reasoning_content")
+
+
 def refuse_lost_calls(message: dict[str, Any], said: str, number: int) -> None:
     """Raises RowFault where the template leaves tool calls out: what is left would teach that nothing is said."""
-    for call in message.get("tool_calls", ()):
-        function = call.get("function", call)
-        name = function.get("name") if isinstance(function, dict) else None
-        if isinstance(name, str) and name not in said:
+    for name in filter(None, map(_function_name, message.get("tool_calls", ()))):
+        if name not in said:
             raise RowFault("the template writes no tool calls", f"turn {number} calls {name!r}")
 
 
-def token_mask(spans: tuple[tuple[int, int], ...], offsets_T2: np.ndarray) -> np.ndarray:
+def _function_name(tool: dict[str, Any]) -> str | None:
+    """Of a tool or of a call, in OpenAI's form or the function alone."""
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def token_mask(rendered: Rendered, offsets_T2: np.ndarray) -> np.ndarray:
     """bool [T]: tokens that stand inside a span. `offsets_T2`: where in the text each token begins and ends.
 
-    A token that reaches into a span from before it is outside, since the prompt holds it; one that begins inside
+    A token that reaches into a span from before it is outside, since the prompt holds it, unless all it has from there
+    are spaces: tokenizers join the one behind "Assistant: " with the reply's first word. One that begins inside
     is in. Byte-level tokenizers may trim white space off the offsets and leave (end, end) of a white token: it is
     inside where a span has it, and outside where it is the last of the header.
     """
     begin_T, end_T = offsets_T2[:, 0], offsets_T2[:, 1]
     mask_T = np.zeros(len(offsets_T2), np.bool_)
-    for start, stop in spans:
-        mask_T |= (begin_T >= start) & (end_T > start) & ((begin_T < stop) | (end_T <= stop))
+    for start, stop in rendered.spans:
+        spaced = len(rendered.text[:start].rstrip(" "))
+        mask_T |= (begin_T >= spaced) & (end_T > start) & ((begin_T < stop) | (end_T <= stop))
     return mask_T
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specforge.runtime.data.chat_template import ChatTemplate
 from specforge.runtime.data.conversation import Conversation
-from specforge.runtime.data.loss_mask import Rendered, refuse_control, refuse_lost_calls
+from specforge.runtime.data.loss_mask import Rendered, refuse_control, refuse_lost, refuse_lost_calls
 from specforge.runtime.data.preformatted import ReplyMarks, preformatted
 from specforge.runtime.data.row_fault import RowFault
 
@@ -29,6 +29,7 @@ def render_by_marks(
     if len(spans) != replies:
         detail = f"{replies} replies, and {marks.header!r} opens {len(spans)}"
         raise RowFault("marks do not fit the replies", detail, text)
+    refuse_lost(conversation, text, conversation.replies[-1:])  # of earlier ones, templates drop the reasoning
     found = []
     for (start, end), reply, whole in zip(spans, conversation.replies, conversation.finished):
         if not text.endswith(marks.end, start, end):

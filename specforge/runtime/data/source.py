@@ -118,7 +118,7 @@ def _conversations(
             verbose=False,
         )
         for (number, text), ids, offsets in zip(some, encoded["input_ids"], encoded["offset_mapping"]):
-            mask_T = token_mask(text.spans, np.array(offsets, np.int64).reshape(-1, 2))
+            mask_T = token_mask(text, np.array(offsets, np.int64).reshape(-1, 2))
             yield _Tokenised(number, np.array(ids, np.int32), mask_T, text.text)
 
 

@@ -68,6 +68,16 @@ def test_a_call_needs_no_content_and_its_arguments_become_an_object():
     assert CALL["function"]["arguments"] == '{"city": "Ulm"}'
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_calls_and_observations_of_sharegpt_are_tool_turns(listed):
+    call = '{"name": "w", "arguments": {"city": "Ulm"}}'
+    turns = [("human", "hi"), ("function_call", f"[{call}]" if listed else call), ("observation", "9"), ("gpt", "ho")]
+    made = conversation({"conversations": [{"from": role, "value": value} for role, value in turns]})
+    assert [m["role"] for m in made.messages] == ["user", "assistant", "tool", "assistant"]
+    called = {"type": "function", "function": {"name": "w", "arguments": {"city": "Ulm"}}}
+    assert made.messages[1] == {"role": "assistant", "content": "", "tool_calls": [called]}
+
+
 def test_content_in_parts_is_one_text():
     parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
     made = conversation(
@@ -116,6 +126,9 @@ FAULTS = [
     ({"messages": [USER, REPLY], "tools": "no json"}, "tools are not a list of objects"),
     ({"messages": [USER, REPLY], "tools": {"name": "w"}}, "tools are not a list of objects"),
     ({"messages": [USER, {"role": "assistant", "tool_calls": "w"}]}, "tool calls are not a list of objects"),
+    ({"messages": [USER, {"from": "function_call", "value": "w()"}]}, "function call is not JSON with a name"),
+    ({"messages": [USER, {"from": "function_call", "value": "[]"}]}, "function call is not JSON with a name"),
+    ({"messages": [USER, {"from": "function_call", "value": '{"name": 3}'}]}, "function call is not JSON with a name"),
     ({"messages": [{"role": "tool", "content": "9"}, REPLY]}, "tool turn without a call before it"),
     ({"messages": [USER, {"role": "tool", "content": "9"}, REPLY]}, "tool turn without a call before it"),
 ]

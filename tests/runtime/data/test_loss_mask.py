@@ -5,7 +5,7 @@ import pytest
 
 from specforge.runtime.data.chat_template import ChatTemplate
 from specforge.runtime.data.conversation import conversation
-from specforge.runtime.data.loss_mask import render, token_mask
+from specforge.runtime.data.loss_mask import Rendered, render, token_mask
 from specforge.runtime.data.row_fault import RowFault
 
 pytestmark = pytest.mark.cpu
@@ -114,6 +114,18 @@ def test_a_template_without_tool_calls_gives_a_fault_and_no_empty_reply(template
         supervised({"messages": turns}, templates["chatml"], tokenizer)
 
 
+def test_what_the_template_leaves_out_is_a_fault_of_the_row(templates, tokenizer):
+    thinking = {"messages": [ONE["messages"][0], {"role": "assistant", "content": "ho", "reasoning_content": " so "}]}
+    assert supervised(thinking, templates["reasoning"], tokenizer) == [f"<think>\n so \n</think>\n\nho{END}"]
+    for name in ("chatml", "marked"):
+        with pytest.raises(RowFault, match="the template writes no reasoning: turn 2 has reasoning_content"):
+            supervised(thinking, templates[name], tokenizer)
+    tooled = {**ONE, "tools": [{"type": "function", "function": {"name": "weather"}}]}
+    assert supervised(tooled, templates["tools"], tokenizer) == [f"ho. end{END}"]
+    with pytest.raises(RowFault, match="the template writes no tools: the row has 'weather'"):
+        supervised(tooled, templates["chatml"], tokenizer)
+
+
 def fault(row, template_text, tokenizer):
     with pytest.raises(RowFault) as caught:
         supervised(row, template_text, tokenizer)
@@ -196,7 +208,7 @@ def test_masked_tokens_decode_to_the_supervised_text(kind, name, finished, templ
     row = {"messages": [ONE["messages"][0], {"role": "assistant", "content": content}], "finished": [finished]}
     made = render(conversation(row), ChatTemplate(tokenizer, templates[name]))
     encoded = tokenizer(made.text, add_special_tokens=False, return_offsets_mapping=True)
-    ids, mask = np.array(encoded["input_ids"]), token_mask(made.spans, np.array(encoded["offset_mapping"]))
+    ids, mask = np.array(encoded["input_ids"]), token_mask(made, np.array(encoded["offset_mapping"]))
     ((start, end),) = made.spans
     expected = tokenizer(made.text[start:end], add_special_tokens=False)["input_ids"]
     assert ids[mask].tolist() == expected
@@ -206,9 +218,19 @@ def test_masked_tokens_decode_to_the_supervised_text(kind, name, finished, templ
 
 def test_a_token_that_reaches_in_from_the_header_is_outside_and_one_that_reaches_out_is_inside():
     offsets = np.array([[0, 4], [4, 7], [7, 9], [9, 12]])
-    assert token_mask(((5, 10),), offsets).tolist() == [False, False, True, True]
+    assert token_mask(Rendered("0123456789ab", ((5, 10),)), offsets).tolist() == [False, False, True, True]
+
+
+@pytest.mark.parametrize("kind", ["bytes", "trimmed"])
+def test_a_space_of_the_header_that_the_tokenizer_joins_with_the_reply_takes_no_token_from_it(kind, tokenizers_by_kind):
+    tokenizer = tokenizers_by_kind[kind]
+    for text, start, expected in (("A:  hi ho", 4, " hi ho"), ("A: so hi", 3, "so hi"), ("A:\n\n", 3, "")):
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        mask = token_mask(Rendered(text, ((start, len(text)),)), np.array(encoded["offset_mapping"]))
+        said = tokenizer.decode(np.array(encoded["input_ids"])[mask])
+        assert said == expected
 
 
 def test_trimmed_white_space_belongs_to_the_span_it_stands_in():
     offsets = np.array([[0, 3], [4, 4], [4, 6], [7, 7], [8, 8]])  # "\n" ending at 4, 7 and 8, trimmed to nothing
-    assert token_mask(((4, 7),), offsets).tolist() == [False, False, True, True, False]
+    assert token_mask(Rendered("abc\nde\n\n", ((4, 7),)), offsets).tolist() == [False, False, True, True, False]

@@ -44,6 +44,13 @@ def test_a_template_without_growing_prefixes_can_be_learned(templates, tokenizer
     assert supervised(row, templates["last_reasoning"], tokenizer) == [f"ho. end{END}\n", f"hi ho{END}\n"]
 
 
+def test_the_last_reply_keeps_its_reasoning_or_is_a_fault_of_the_row(templates, tokenizer):
+    row = {"messages": [USER, {**REPLY, "reasoning_content": "hm"}]}
+    assert supervised(row, templates["last_reasoning"], tokenizer) == [f"<think>hm</think>ho. end{END}\n"]
+    with pytest.raises(RowFault, match="the template writes no reasoning: turn 2"):
+        supervised(row, templates["chatml"], tokenizer)
+
+
 def test_a_cut_reply_has_no_end_of_turn(templates, tokenizer):
     assert supervised({**TWO, "finished": [False, True]}, templates["chatml"], tokenizer) == [
         "ho. end",
