@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import networkx
 
-from specforge.compiler.show import document_length, feature_text, flops, settings_text, size, table
+from specforge.compiler.columns import flops, size, table
+from specforge.compiler.show import CAPTURE_FLOPS, document_length, feature_text, settings_text
 from specforge.dsl.rule import nearest
 from specforge.plan import FlopPart, MemoryPart, Op, Plan
 from specforge.recording import MANIFEST
@@ -32,7 +33,6 @@ _SAID = {
     "train.draft.norm_output": ("train.strategy.norm_output",),
 }
 _CAPTURE_MEMORY = ("target weights", "features", "prefill")
-_CAPTURE_FLOPS = ("target prefill",)
 _TRANSFERS = ("put", "get")
 _MARKS = {"checkpoint": "keep", "export": "format"}
 _STORE = {
@@ -61,7 +61,7 @@ def text(plan: Plan, name: str) -> str:
     edges.add_nodes_from(names)
     length = document_length(plan, op)
     sections = (
-        ("", [f"{op.name}: {settings_text(op)}", f"  {op.kind} in role {role.name}, on {role.device}"]),
+        ("", [f"{op.name}: {settings_text(plan, op)}", f"  {op.kind} in role {role.name}, on {role.device}"]),
         ("settings", table(_settings(plan, op))),
         ("inputs", table((p.source, feature_text(p.feature, length)) for p in op.inputs)),
         ("outputs", table((p.name, feature_text(p.feature, length)) for p in op.outputs)),
@@ -94,9 +94,9 @@ def memory_of(plan: Plan, op: Op) -> tuple[MemoryPart, ...]:
 def flops_of(plan: Plan, op: Op) -> tuple[FlopPart, ...]:
     """Parts of a training micro-step's FLOPs that are this operation's."""
     if op.kind == "train":
-        return tuple(p for p in plan.flops if p.name not in _CAPTURE_FLOPS)
+        return tuple(p for p in plan.flops if p.name not in CAPTURE_FLOPS)
     if op.kind == "capture" and _feeds_work(plan, op):
-        return tuple(p for p in plan.flops if p.name in _CAPTURE_FLOPS)
+        return tuple(p for p in plan.flops if p.name in CAPTURE_FLOPS)
     return ()
 
 

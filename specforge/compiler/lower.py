@@ -68,6 +68,8 @@ def lower(graph: Graph, facts: Facts) -> Plan:
     if recorded:  # nobody runs the target
         memory = tuple(part for part in memory if part.role == TRAINER)
         flops = tuple(part for part in flops if part.name != "target prefill")
+    if facts.apart and all(isinstance(s, SGLang) and s.url for s in facts.servers):  # their memory is not the run's
+        memory = tuple(part for part in memory if part.role == TRAINER)
     exports = [n.spec.format for n in graph.of_kind("export")]
     keys = knowledge(training.strategy).export_keys(train.draft, "hf" if "hf" in exports else "sglang")
     return Plan(

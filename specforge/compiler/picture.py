@@ -6,7 +6,8 @@ import textwrap
 
 import attrs
 
-from specforge.compiler.show import document_length, settings_text, size
+from specforge.compiler.columns import size
+from specforge.compiler.show import document_length, settings_text
 from specforge.plan import Op, Plan, Port
 from specforge.settings import TrainSettings
 
@@ -60,7 +61,7 @@ def picture(plan: Plan) -> Picture:
         )
         for r in plan.roles
     )
-    boxes = tuple(OpBox(op.name, r.name, _detail(op)) for r in plan.roles for op in r.ops)
+    boxes = tuple(OpBox(op.name, r.name, _detail(plan, op)) for r in plan.roles for op in r.ops)
     labels: dict[tuple[str, str], list[str]] = {}
     for op in plan.ops():
         for port in op.inputs:
@@ -75,8 +76,8 @@ def picture(plan: Plan) -> Picture:
     )
 
 
-def _detail(op: Op) -> tuple[str, ...]:
-    return tuple(textwrap.wrap(settings_text(op), DETAIL_WIDTH, max_lines=DETAIL_LINES, placeholder=" …"))
+def _detail(plan: Plan, op: Op) -> tuple[str, ...]:
+    return tuple(textwrap.wrap(settings_text(plan, op), DETAIL_WIDTH, max_lines=DETAIL_LINES, placeholder=" …"))
 
 
 def _label(plan: Plan, op: Op, port: Port) -> str:

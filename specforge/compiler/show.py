@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
+from specforge.compiler.columns import WIDTH, clipped, counted, flops, size, table, wrapped
 from specforge.compiler.parameter_count import active_layer_parameters
 from specforge.dsl.feature import Feature
 from specforge.plan import Op, Plan
@@ -34,7 +33,7 @@ LOSS_PER = {
     "rows": "row of the micro-step",
     "padded": "row of the micro-step, padded to its longest document",
 }
-WIDTH = 120
+CAPTURE_FLOPS = ("target prefill",)
 
 
 def text(plan: Plan) -> str:
@@ -52,7 +51,7 @@ def text(plan: Plan) -> str:
         ("supply and demand of an optimizer step of full documents", _flow(plan)),
         ("kernels", table((k.op, k.implementation, k.reason) for k in plan.kernels)),
         ("files", table((f.path, f.use, size(f.bytes), f"sha256 {f.sha256[:12]}") for f in plan.files)),
-        ("export keys", _wrapped(plan.export_keys)),
+        ("export keys", wrapped(plan.export_keys)),
         ("where values came from", table((o.path, o.value, o.source) for o in plan.origins)),
         ("warnings", list(plan.warnings)),
     )
@@ -60,26 +59,8 @@ def text(plan: Plan) -> str:
     for title, rows in sections:
         if rows:
             lines += ["", title] if title else []
-            lines += [_clipped(f"  {row}" if title else row, WIDTH) for row in rows]
+            lines += [clipped(f"  {row}" if title else row, WIDTH) for row in rows]
     return "\n".join(lines) + "\n"
-
-
-def size(count: float) -> str:
-    """Bytes in binary units: 1536 -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.2f} TiB"
-
-
-def flops(count: float) -> str:
-    """FLOPs in decimal units."""
-    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP"):
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} TFLOP"
 
 
 def _head(plan: Plan) -> list[str]:
@@ -151,7 +132,7 @@ def _role(plan: Plan, name: str) -> str:
     records = any(op.kind == "record" for op in role.ops)
     if not trains and not records and not role.engine:
         return "prepares documents, starts and watches the others"
-    where = f"{_counted(role.ranks, 'rank')} on {role.device}" if trains else f"on {role.device}"
+    where = f"{counted(role.ranks, 'rank')} on {role.device}" if trains else f"on {role.device}"
     target = f", target {role.target_dtype} in {role.engine}" if role.engine else ""
     does = f", draft {_train(plan).precision}" if trains else ", records" if records else ""
     return f"{where}{target}{does}"
@@ -204,8 +185,8 @@ def _flow(plan: Plan) -> list[str]:
         return []
     wire = flow.bytes_per_token * flow.step_tokens
     rows = [
-        ("capture", flops(flow.capture_flops), f"on {_counted(flow.capture_devices, 'device')}"),
-        ("training", flops(flow.train_flops), f"on {_counted(flow.train_devices, 'device')}"),
+        ("capture", flops(flow.capture_flops), f"on {counted(flow.capture_devices, 'device')}"),
+        ("training", flops(flow.train_flops), f"on {counted(flow.train_devices, 'device')}"),
     ]
     travels = "through the store" if flow.wire else "in memory"
     lines = [*table(rows), f"features {size(wire)} an optimizer step, {travels}"]
@@ -232,7 +213,7 @@ def _operations(plan: Plan) -> list[str]:
         lines.append(f"role {role.name}")
         for op in role.ops:
             length = document_length(plan, op)
-            lines.append(f"  {op.name}: {settings_text(op)}")
+            lines.append(f"  {op.name}: {settings_text(plan, op)}")
             lines += [f"      <- {p.source}" for p in op.inputs]
             lines += [f"      -> {p.name} {feature_text(p.feature, length)}" for p in op.outputs]
     return lines
@@ -259,13 +240,13 @@ def feature_text(feature: Feature, length: int) -> str:
     return "  ".join([f"{shape} {feature.dtype}", *notes, cost])
 
 
-def settings_text(op: Op) -> str:
+def settings_text(plan: Plan, op: Op) -> str:
     """What an operation does, in one line."""
     s = op.settings
     if isinstance(s, SourceSettings) and s.parts:
         return " + ".join(f"{weight:g} x {part.path}" for part, weight in zip(s.parts, s.weights))
     if isinstance(s, SourceSettings):
-        rows = "all rows" if s.max_rows is None else f"first {_counted(s.max_rows, 'row')}"
+        rows = "all rows" if s.max_rows is None else f"first {counted(s.max_rows, 'row')}"
         rows += " of rendered text" if s.preformatted else ""
         notes = ", last turn only" if s.last_turn_only else ""
         notes += f", written as {s.chat_family}" if s.chat_family else ""
@@ -273,10 +254,13 @@ def settings_text(op: Op) -> str:
         return f"{s.path}, {rows}, cut at {s.max_length} tokens{notes}{', strict' if s.strict else ''}"
     if isinstance(s, CaptureSettings):
         layers = ", ".join(map(str, s.layers))
-        laid = f"{_counted(s.batch_documents, 'document')}, {'end to end' if s.packed else 'padded'}"
+        if any(op in role.ops and role.engine == "sglang" for role in plan.roles):
+            documents = counted(s.batch_documents, "document")
+            return f"requests of {documents} to SGLang, which returns layers {layers} and the final norm"
+        laid = f"{counted(s.batch_documents, 'document')}, {'end to end' if s.packed else 'padded'}"
         return f"forward of {laid}, hooks on layers {layers} and the final norm"
     if isinstance(s, RecordedSettings):
-        return f"{s.path}, {_counted(s.documents, 'document')}, {s.tokens:,} tokens, at most {s.max_length} in one"
+        return f"{s.path}, {counted(s.documents, 'document')}, {s.tokens:,} tokens, at most {s.max_length} in one"
     if isinstance(s, CkptSettings):
         return f"{s.path}, .ckpt files of layers {', '.join(map(str, s.layers))}, at most {s.max_length} tokens in one"
     if isinstance(s, RecordSettings):
@@ -297,28 +281,24 @@ def settings_text(op: Op) -> str:
 def _batch(plan: Plan) -> list[str]:
     b = plan.batch
     if not plan.ops("train"):
-        documents = _counted(b.step_documents or 0, "document")
+        documents = counted(b.step_documents or 0, "document")
         return [f"{documents} and at most {b.step_tokens_at_most:,} tokens a forward, in file order, once"]
     most = f", at most {b.max_steps} steps" if b.max_steps is not None else ""
-    micro, ranks = _counted(b.accumulation, "micro-step"), _counted(b.ranks, "rank")
+    micro, ranks = counted(b.accumulation, "micro-step"), counted(b.ranks, "rank")
     tokens = f"at most {b.step_tokens_at_most:,} tokens an optimizer step"
     share = [f"a rank has {micro} of each step; gradients are summed once a step"] if b.ranks > 1 else []
     if b.micro_documents is None or b.step_documents is None:
         return [
             f"a pack of at most {b.pack_tokens:,} tokens × {micro} × {ranks} = {tokens}",
             *share,
-            f"{_counted(b.epochs, 'epoch')}{most}; documents per step, steps per epoch: {LATER}",
+            f"{counted(b.epochs, 'epoch')}{most}; documents per step, steps per epoch: {LATER}",
         ]
     return [
-        f"{_counted(b.micro_documents, 'document')} × {micro} × {ranks} = {_counted(b.step_documents, 'document')} "
+        f"{counted(b.micro_documents, 'document')} × {micro} × {ranks} = {counted(b.step_documents, 'document')} "
         f"and {tokens}",
         *share,
-        f"{_counted(b.epochs, 'epoch')}{most}; steps per epoch: {LATER}",
+        f"{counted(b.epochs, 'epoch')}{most}; steps per epoch: {LATER}",
     ]
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _schedule(plan: Plan) -> list[str]:
@@ -350,41 +330,19 @@ def _memory(plan: Plan) -> list[str]:
 def _flops(plan: Plan) -> list[str]:
     if not plan.flops:
         return []
-    rows = [("", "needed", "computed")]
-    rows += [(p.name, flops(p.needed), flops(p.computed)) for p in plan.flops]
-    needed, computed = sum(p.needed for p in plan.flops), sum(p.computed for p in plan.flops)
-    rows.append(("total", flops(needed), flops(computed)))
-    lines = table(rows)
-    if plan.device.tflops:
-        seconds = computed / (plan.device.tflops * 1e12)
-        lines.append(f"{seconds * 1e3:.1f} ms at {plan.device.name}'s {plan.device.tflops:g} TFLOP/s")
-    return lines
-
-
-def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows with their cells in columns; the widest columns are clipped until the whole fits."""
-    kept = [tuple(r) for r in rows]
-    if not kept:
-        return []
-    widths = [max(len(row[i]) for row in kept) for i in range(len(kept[0]))]
-    while sum(widths) + 2 * len(widths) > WIDTH:
-        widths[widths.index(max(widths))] -= 1
-    return ["  ".join(_clipped(cell, w).ljust(w) for cell, w in zip(row, widths)).rstrip() for row in kept]
-
-
-def _clipped(text: str, width: int) -> str:
-    """The text, its middle left out where it is too wide: both ends of a path or a list say most."""
-    if len(text) <= width:
-        return text
-    head = (width - 1) // 2
-    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
-
-
-def _wrapped(words: Sequence[str]) -> list[str]:
-    lines: list[str] = []
-    for word in words:
-        if lines and len(lines[-1]) + len(word) < 112:
-            lines[-1] += f", {word}"
-        else:
-            lines.append(word)
-    return [*(f"{line}," for line in lines[:-1]), *lines[-1:]]
+    apart = plan.flow is not None and plan.flow.wire
+    groups = {"total": plan.flops}
+    if apart:  # on other devices
+        captured = tuple(p for p in plan.flops if p.name in CAPTURE_FLOPS)
+        groups = {"capture": captured, "training": tuple(p for p in plan.flops if p not in captured)}
+    rows, times = [("", "needed", "computed")], []
+    for name, parts in groups.items():
+        rows += [(p.name, flops(p.needed), flops(p.computed)) for p in parts]
+        needed, computed = sum(p.needed for p in parts), sum(p.computed for p in parts)
+        if len(parts) > 1:
+            rows.append((name, flops(needed), flops(computed)))
+        if plan.device.tflops:
+            milliseconds = computed / (plan.device.tflops * 1e12) * 1e3
+            times.append(f"{f'{name} ' if apart else ''}{milliseconds:.1f} ms")
+    peak = [f"{', '.join(times)} at {plan.device.name}'s {plan.device.tflops:g} TFLOP/s"] if times else []
+    return [*table(rows), *peak]

@@ -90,6 +90,16 @@ def _servers_alike(topology: Any) -> tuple[str, Fault] | None:
     return None
 
 
+def _servers_once(topology: Any) -> tuple[str, Fault] | None:
+    seen: set[str] = set()
+    for server in topology.servers:
+        url = (getattr(server, "url", None) or "").rstrip("/")
+        if url and url in seen:
+            return "servers", Fault(f"hold {url!r} twice, and it is one server", "leave one of them out")
+        seen.add(url)
+    return None
+
+
 def _devices_apart(topology: Any) -> tuple[str, Fault] | None:
     taken: dict[int, str] = {}
     holders = [(f"servers[{i}]", server.gpus) for i, server in enumerate(topology.servers)]
@@ -140,6 +150,7 @@ class Disaggregated:
 
     RULES: ClassVar[tuple[NodeRule, ...]] = (
         NodeRule("servers-alike", "all capture servers compute the same", _servers_alike),
+        NodeRule("server-twice", "a server that runs already is named once", _servers_once),
         NodeRule("gpu-twice", "a GPU belongs to one server or trainer", _devices_apart),
         NodeRule("gpus-on-cpu", "GPUs are named where the device is a GPU", _processes_need_their_device),
         NodeRule("ranks-on-gpu", "several ranks on GPUs name the GPUs", _trainers_name_gpus),

@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from specforge.compiler import compile, load
+from specforge.compiler.columns import flops
 from specforge.compiler.show import text
 from specforge.plan import dump
 from specforge.plan import load as load_plan
@@ -79,6 +80,7 @@ def test_an_external_server_takes_no_gpu_and_is_not_started(write):
     server = next(p for p in made.processes if p.kind == "capture_server")
     assert (server.url, server.gpus, server.command) == ("http://10.0.0.7:30000", (), ())
     assert "runs already at http://10.0.0.7:30000" in text(made)
+    assert {part.role for part in made.memory} == {"trainer"}, "its memory is its owner's"
 
 
 def test_each_role_holds_its_own_memory(write):
@@ -91,6 +93,22 @@ def test_each_role_holds_its_own_memory(write):
     assert head == geometry.vocab_size * geometry.hidden_size * 2, "the teacher's, in bfloat16"
     assert other == one | {"target weights": one["target weights"] // 2}, "over the two GPUs of the first server"
     assert re.findall(r"role (\w+)\n", text(apart).partition("memory per rank")[2])[:2] == ["capture", "trainer"]
+
+
+def test_flops_of_capture_and_training_are_not_added_up(write):
+    made = plan(write, SGLANG)
+    shown = text(made).partition("FLOPs per micro-step")[2].partition("between capture")[0]
+    training = [part for part in made.flops if part.name != "target prefill"]
+    needed, computed = (flops(sum(getattr(part, kind) for part in training)) for kind in ("needed", "computed"))
+    assert re.search(rf"training +{re.escape(needed)} +{re.escape(computed)}\n", shown)
+    assert re.search(r"capture \d\S* ms, training \d\S* ms at H200's", shown)
+    assert "total" not in shown
+    assert "  total  " in text(plan(write, 'Colocated(device="H200"')).partition("FLOPs per micro-step")[2]
+
+
+def test_a_capture_through_sglang_is_requests_and_no_forward_of_the_run(write):
+    assert re.search(r"requests of \d+ documents to SGLang, which returns layers", text(plan(write, SGLANG)))
+    assert "forward of" in text(plan(write, SHARED))
 
 
 def test_supply_and_demand_name_the_bottleneck(write):

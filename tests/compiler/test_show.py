@@ -4,7 +4,8 @@ import attrs
 import pytest
 
 from specforge.compiler import compile, load
-from specforge.compiler.show import flops, size, text
+from specforge.compiler.columns import flops, size
+from specforge.compiler.show import text
 from specforge.plan import Origin
 
 pytestmark = pytest.mark.null

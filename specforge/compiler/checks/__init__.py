@@ -39,6 +39,8 @@ from specforge.compiler.checks.topology import (
     pool_fits,
     retained_features_end,
     server_holds_documents,
+    server_holds_weights,
+    server_splits_heads,
     watermark_holds_steps,
 )
 from specforge.compiler.checks.train import kernels_can_run, pack_holds_a_document
@@ -76,6 +78,8 @@ CHECKS: tuple[Check, ...] = (
     Check("watermark-below-step", "two steps and a capture batch may wait", ("train",), watermark_holds_steps),
     Check("watermark-low", "capture goes on below where it stops", ("train",), low_watermark_below_high),
     Check("server-context", "documents fit what SGLang leaves of its context", ("train",), server_holds_documents),
+    Check("server-heads", "SGLang splits the target's heads without a rest", ("train",), server_splits_heads),
+    Check("server-memory", "the target's weights fit what SGLang may take", ("train",), server_holds_weights),
     Check("retain-without-end", "retained features end with a checkpoint", ("train",), retained_features_end),
     Check("pool-too-small", "a store holds what its watermarks let wait", ("train",), pool_fits),
     Check("not-held-out", "an evaluation reads other rows than training", ("evaluate",), evaluation_held_out),

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from specforge.compiler.devices import DEVICES
 from specforge.compiler.facts import Facts
 from specforge.compiler.graph import Graph, Node
+from specforge.compiler.parameter_count import parameter_count
 from specforge.compiler.passes.size_buffers import bytes_per_document, least_documents, retained_documents
 from specforge.dsl.engine import SGLang
+from specforge.dsl.feature import DTYPE_BYTES
 from specforge.dsl.node import problem_of
 from specforge.dsl.output import Checkpoint
 from specforge.dsl.problem import Problem
@@ -75,6 +77,40 @@ def server_holds_documents(node: Node, graph: Graph, facts: Facts) -> Iterator[P
         what = f"{type(source).__name__}.max_length is {source.max_length}, and SGLang keeps {SGLANG_RESERVED} tokens "
         what += f"of its context of {context}"
         yield problem_of(source, "max_length", "server-context", what, f"set max_length={most} or less")
+
+
+def _gpus_of(server: SGLang) -> int:
+    return server.tp or len(server.gpus or ()) or 1
+
+
+def server_splits_heads(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    """As SGLang asks: heads over its GPUs without a rest; key-value heads too, or each on several GPUs."""
+    heads, kv_heads = facts.geometry.num_heads, facts.geometry.num_kv_heads
+    for server in facts.servers:
+        if not isinstance(server, SGLang) or server.url is not None:
+            continue
+        gpus = _gpus_of(server)
+        kv = not facts.geometry.latent and kv_heads % gpus and gpus % kv_heads
+        if heads % gpus or kv:
+            what = f"SGLang splits {heads} heads with {kv_heads} of keys and values over {gpus} GPUs: a rest is left"
+            fits = (n for n in range(1, gpus) if heads % n == 0 and (kv_heads % n == 0 or n % kv_heads == 0))
+            fix = f"use {max(fits, default=1)} GPUs of a server, and several servers for the others"
+            yield problem_of(server, "gpus" if server.tp is None else "tp", "server-heads", what, fix)
+
+
+def server_holds_weights(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
+    """What SGLang may take of a GPU is known where `mem_fraction` is given."""
+    for server in facts.servers:
+        if not isinstance(server, SGLang) or server.mem_fraction is None or not facts.device.memory_bytes:
+            continue
+        gpus, allowed = _gpus_of(server), server.mem_fraction * facts.device.memory_bytes
+        weights = parameter_count(facts.geometry) * DTYPE_BYTES[facts.target_dtype] / gpus
+        if weights >= allowed:
+            where = "the GPU" if gpus == 1 else f"each of {gpus} GPUs"
+            what = f"SGLang.mem_fraction is {server.mem_fraction:g}, {allowed / GIB:.3g} GiB of {facts.device.name}, "
+            what += f"and the target's weights take {weights / GIB:.3g} GiB on {where}"
+            fix = "raise mem_fraction, or split the target over more GPUs: SGLang(gpus=[...])"
+            yield problem_of(server, "mem_fraction", "server-memory", what, fix)
 
 
 def retained_features_end(node: Node, graph: Graph, facts: Facts) -> Iterator[Problem]:
