@@ -15,11 +15,15 @@ class WeightSum:
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         self._dtype = dtype
         self._sum: torch.Tensor | None = None
+        self._pass = -1
 
     def add(self, grad_RO: torch.Tensor, rows_RI: torch.Tensor) -> None:
         dtype = self._dtype or rows_RI.dtype
         if dtype != rows_RI.dtype and not rows_RI.is_cuda:  # torch's CPU matmuls cannot widen
             grad_RO, rows_RI = grad_RO.to(dtype), rows_RI.to(dtype)
+        last, self._pass = self._pass, backward_pass()
+        if last != self._pass:
+            self._sum = None  # of a pass that did not reach the weight
         kind = {} if dtype == rows_RI.dtype else {"out_dtype": dtype}
         if self._sum is None:
             self._sum = torch.mm(grad_RO.t(), rows_RI, **kind)
@@ -30,6 +34,11 @@ class WeightSum:
         """The sum, None without a call; a further call starts anew."""
         found, self._sum = self._sum, None
         return found
+
+
+def backward_pass() -> int:
+    """Which backward pass this thread is in; -1 outside of one."""
+    return int(torch._C._current_graph_task_id())
 
 
 def weight_gradient(grad_RO: torch.Tensor, rows_RI: torch.Tensor, total: WeightSum | None) -> torch.Tensor | None:

@@ -21,7 +21,7 @@ SAME = "none: the weights are float32"
 class Estimate:
     """Counts for micro-steps of full documents with every row supervised: the most a step can cost.
 
-    `triton`: the hot parts that a Triton kernel runs.
+    `triton`: the hot parts that a Triton kernel runs. `evaluation_tokens`: of an evaluation's pack, at most.
     """
 
     target: TargetSettings
@@ -32,6 +32,7 @@ class Estimate:
     max_length: int
     device: str
     triton: frozenset[str]
+    evaluation_tokens: int = 0
 
     @property
     def attention_block(self) -> int:
@@ -50,10 +51,10 @@ class Estimate:
         documents = self.capture.batch_documents
         if self.batch.micro_documents is None:
             most = max(self.micro_tokens * self.batch.accumulation, documents * self.max_length)
-            return most, f"of {documents} documents captured together, or of a step"
+            return most, f"of {_documents(documents)} captured together, or of a step"
         step = self.batch.micro_documents * self.batch.accumulation
         held = max(1, documents // step) * step
-        return held * self.max_length, f"of {held} documents captured together"
+        return held * self.max_length, f"of {_documents(held)} captured together"
 
     def memory(self, capture: str, trainer: str, split: int = 1) -> tuple[MemoryPart, ...]:
         """Resident bytes by part of one rank of the role that captures and of that which trains; they may be one.
@@ -77,6 +78,10 @@ class Estimate:
         forward = min(held, self.capture.batch_documents * self.max_length)
         prefill = prefill_bytes(geometry, forward, self.target_dtype)
         chunk, head_gradient = self._loss_chunk(), 4 * draft.draft_vocab_size * draft.hidden_size
+        teacher, activations = rows * draft.draft_vocab_size * compute, self._activations() * compute
+        # without a backward pass: features, teacher, what the head reads; the training's own are not there then
+        row = captured + (draft.draft_vocab_size + self.train.eagle3.ttt_length * draft.hidden_size) * compute
+        evaluation = max(0, self.evaluation_tokens * row - rows * captured - teacher - activations)
         scores = 0
         if "ttt_attention" not in self.triton:
             scores = rows * draft.num_heads * min(self.max_length, self.attention_block) * 4
@@ -91,10 +96,9 @@ class Estimate:
             MemoryPart(trainer, "AdamW moments", 8 * trained, True, "two float32 each"),
             MemoryPart(capture, "features", held * captured, self.batch.pack_tokens is None, note),
             MemoryPart(trainer, "micro-step", rows * captured, True, "its features, laid end to end"),
-            MemoryPart(
-                trainer, "teacher", rows * draft.draft_vocab_size * compute, False, "draft-vocabulary logits, once"
-            ),
-            MemoryPart(trainer, "activations", self._activations() * compute, False, "of all TTT steps, for backward"),
+            MemoryPart(trainer, "teacher", teacher, False, "draft-vocabulary logits, once"),
+            MemoryPart(trainer, "activations", activations, False, "of all TTT steps, for backward"),
+            MemoryPart(trainer, "evaluation", evaluation, False, "its pack, beyond a micro-step's three above"),
             MemoryPart(trainer, "loss chunk", chunk, False, "logits of some rows at a time"),
             MemoryPart(trainer, "head gradient", head_gradient, False, "float32, summed over chunks"),
             MemoryPart(trainer, "attention scores", scores, False, "of one TTT step at a time"),
@@ -182,6 +186,10 @@ class Estimate:
                 "draft head", step_rows * hidden * draft.draft_vocab_size, 4 if self.train.eagle3.lk == "lambda" else 3
             ),
         )
+
+
+def _documents(count: int) -> str:
+    return f"{count} document{'s' * (count != 1)}"
 
 
 def prefill_flops(geometry: Geometry, documents: int, tokens: int) -> FlopPart:

@@ -10,7 +10,7 @@ from specforge.dsl.capture import Capture
 from specforge.dsl.engine import Engine, SGLang
 from specforge.dsl.node import ReadBadValue
 from specforge.dsl.recipe import Recipe
-from specforge.dsl.source import Recorded
+from specforge.dsl.source import Recorded, Source
 from specforge.dsl.target import Target
 from specforge.dsl.topology import Colocated, Disaggregated, Trainers
 from specforge.dsl.train import Train
@@ -52,8 +52,11 @@ class Facts:
 
     @property
     def max_length(self) -> int:
-        """Tokens of a document, at most."""
-        source = self.features.source
+        """Tokens of a training document, at most."""
+        return self.longest(self.features.source)
+
+    def longest(self, source: Source) -> int:
+        """Tokens of a source's document, at most."""
         return self.world.recording(source).longest if isinstance(source, Recorded) else source.max_length
 
     @property

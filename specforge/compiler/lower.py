@@ -62,6 +62,7 @@ def lower(graph: Graph, facts: Facts) -> Plan:
         triton=frozenset(
             k.op for n in graph.nodes for k in n.kernels if n.kind == "train" and k.implementation == "triton"
         ),
+        evaluation_tokens=max((e.batch_size * facts.longest(e.source) for e in recipe.evaluate), default=0),
     )
     memory = estimate.memory(CAPTURE if facts.apart or recorded else TRAINER, TRAINER, _split(facts))
     flops = estimate.flops()

@@ -10,7 +10,7 @@ import attrs
 from specforge.dsl.node import BAD, NodeRule, field, is_node, node
 from specforge.dsl.output import Checkpoint, Evaluate, Export, Output
 from specforge.dsl.record import Record
-from specforge.dsl.rule import Fault, file_name, nodes, text, whole
+from specforge.dsl.rule import Fault, file_name, nodes, run_folder, whole
 from specforge.dsl.rule import node as a_node
 from specforge.dsl.topology import TOPOLOGIES, Colocated, Topology
 from specforge.dsl.train import Train
@@ -55,7 +55,7 @@ class Recipe:
     evaluate: tuple[Evaluate, ...] = field(nodes(Evaluate), default=())
     outputs: tuple[Output, ...] = field(nodes(Checkpoint, Export), default=())
     seed: int = field(whole(0, 2**31 - 1), default=42)
-    output_dir: str = field(text("a folder"), default="runs/{name}")
+    output_dir: str = field(run_folder(), default="runs/{name}")
     record: Record | None = field(
         a_node(Record, why="what to record: Record(features, path)"), default=None, optional=True
     )

@@ -125,6 +125,18 @@ def text(what: str) -> Rule:
     return Rule("text", "a field that names something takes text, not empty, without spaces around it", check)
 
 
+def run_folder() -> Rule:
+    """A folder; {name} in it stands for the recipe's."""
+
+    def check(name: str, value: Any) -> Fault | None:
+        fault = text("a folder").check(name, value)
+        if fault is None and {"{", "}"} & set(value.replace("{name}", "")):
+            return Fault(f"is {shown(value)}, and nothing but {{name}} is filled in", "write it like 'runs/{name}'")
+        return fault
+
+    return Rule("run-folder", "a run's folder is a path, perhaps with {name} in it", check)
+
+
 def url() -> Rule:
     """An http address of a server: scheme and host, perhaps a port, nothing behind them."""
 

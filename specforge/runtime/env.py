@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def cache_folder() -> Path:
@@ -21,6 +25,19 @@ def launched_ranks() -> int:
     """How many ranks a launcher such as torchrun says it started, this process among them; 1 without one."""
     value = os.environ.get("WORLD_SIZE", "1")
     return int(value) if value.isdigit() else 1
+
+
+@contextmanager
+def isolated_children() -> Iterator[None]:
+    """Within the block, Python processes that start do not take a queue.py of the user's folder for the library's."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
+        if before is not None:
+            os.environ[SAFE_PATH] = before
 
 
 def _user_cache() -> Path:

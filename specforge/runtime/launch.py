@@ -21,6 +21,7 @@ import attrs
 
 from specforge.runtime.assignment import Assignment, write_assignment
 from specforge.runtime.child import INTERRUPTED, PEER_GONE
+from specforge.runtime.env import isolated_children
 
 LOOK_S = 0.05
 # whoever loses a peer ends at once; the peer's own end is seen within this time, and is the cause
@@ -57,7 +58,7 @@ class Command:
 
 def start(command: Command) -> Process:
     """Start it in a session of its own, so that a Ctrl-C on the terminal reaches only the run."""
-    with command.out.open("wb") as out, command.err.open("wb") as err:
+    with command.out.open("wb") as out, command.err.open("wb") as err, isolated_children():
         return subprocess.Popen(
             [sys.executable, "-u", "-m", "specforge.runtime.child", str(command.assignment)],
             stdin=command.listening or subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from rich.console import Console
 from specforge import plan as plans
 from specforge.plan import Plan
 from specforge.runtime.checkpoint.differences import refuse_changes
+from specforge.runtime.checkpoint.export import is_whole
 from specforge.runtime.checkpoint.load import find_latest, read_plan, read_progress
 from specforge.runtime.checkpoint.save import write_text
 from specforge.runtime.executor.colocated import execute as colocated
@@ -130,7 +131,7 @@ def _finished(folder: RunFolder, plan: Plan) -> Result | None:
         return None
     checkpoint = folder.path / record.checkpoint
     exports = tuple(folder.path / path for path in record.exports)
-    if record.digest != plan.digest or not all(path.is_dir() for path in (checkpoint, *exports)):
+    if record.digest != plan.digest or not checkpoint.is_dir() or not all(map(is_whole, exports)):
         return None
     return Result(
         exit_code=0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -29,7 +30,9 @@ def compiled(recipe: str, overrides: list[str]) -> Plan:
 def main(args: argparse.Namespace) -> int:
     plan = compiled(args.recipe, args.overrides)
     saved = _saved(args.diff) if args.diff else ""
+    said = sys.stderr if args.json else sys.stdout  # standard output is the JSON then, and nothing else
     if args.out:
+        _refuse_other(args.out)
         _write(args.out, dump(plan))
     if args.graph:
         _write(args.graph, _view("draw").drawn(plan, args.graph))
@@ -43,13 +46,13 @@ def main(args: argparse.Namespace) -> int:
         where += f"; specforge run {args.out} runs it" if args.out else ""
         print(f"{args.recipe} compiles to plan {plan.digest[:16]}; {where or '--plan shows it'}")
     if args.explain:
-        print(_view("explain").text(plan, args.explain), end="")
+        print(_view("explain").text(plan, args.explain), end="", file=said)
     if args.diff:
         try:
             found = _view("diff").compare(saved, plan)
         except PlanError as error:
             raise ValueError(f"--diff {args.diff}: {error}") from None
-        print(_view("diff").text(found, args.diff), end="")
+        print(_view("diff").text(found, args.diff), end="", file=said)
         return DIFFERS if found else 0
     return 0
 
@@ -57,6 +60,13 @@ def main(args: argparse.Namespace) -> int:
 def _view(name: str) -> ModuleType:
     """A module of the compiler that only one option needs, imported when it is asked for."""
     return importlib.import_module(f"specforge.compiler.{name}")
+
+
+def _refuse_other(file: str) -> None:
+    """A file that is no plan, such as the recipe itself, is not written over."""
+    path = Path(file)
+    if path.is_file() and path.stat().st_size and not is_saved_plan(file):
+        raise ValueError(f"--out {file}: there is a file of that name, and it is no saved plan; name another file")
 
 
 def _write(file: str, text: str) -> None:

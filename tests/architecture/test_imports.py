@@ -50,7 +50,7 @@ SERVE_THIRD = {"httpx", "starlette", "uvicorn"}
 LIGHT = tuple(
     f"specforge.runtime.{name}"
     for name in (
-        *("assignment", "child", "control", "data.agenda", "data.hole", "data.order", "data.prepared"),
+        *("assignment", "child", "control", "data.agenda", "data.hole", "data.order", "data.prepared", "env"),
         *("executor.layout", "executor.run_order", "executor.work", "store.shared_files"),
     )
 )

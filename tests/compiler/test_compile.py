@@ -1,5 +1,6 @@
 """In: recipes. Out: the same recipe gives the same bytes; its digest follows the values and nothing else."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from specforge.cli import main
 from specforge.compiler import CompileError, Loaded, compile, load
 from specforge.dsl import Capture, Draft, Eagle3, Prompts, Recipe, Target, Train
 from specforge.plan import dump
@@ -109,6 +111,29 @@ def test_integers_and_floats_of_the_same_value_are_the_same_plan(write):
     one = dump(compile(load(whole)))
     real = write(train="Capture(rows, target), Eagle3(position_decay=1.0), learning_rate=1.0, betas=(0.0, 0.0)")
     assert compile(load(real)).digest in one
+
+
+def test_out_writes_over_plans_and_nothing_else(tmp_path, monkeypatch, capsys, write):
+    recipe, saved = write(), tmp_path / "plan.json"
+    before = recipe.read_text()
+    assert main(["compile", str(recipe), "--out", str(recipe)]) == 1
+    assert "it is no saved plan; name another file" in capsys.readouterr().err
+    assert recipe.read_text() == before
+    saved.touch()
+    for _ in range(2):
+        assert main(["compile", str(recipe), "--out", str(saved)]) == 0
+    assert saved.read_text().startswith("{")
+
+
+def test_json_stands_alone_on_standard_output(tmp_path, capsys, write):
+    recipe, saved = write(), tmp_path / "plan.json"
+    assert main(["compile", str(recipe), "--out", str(saved)]) == 0
+    capsys.readouterr()
+    assert main(["compile", str(recipe), "--json", "--explain", "train", "--diff", str(saved)]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["digest"]
+    assert "train: eagle3" in printed.err
+    assert "no difference" in printed.err
 
 
 def test_out_saves_the_plan_and_says_how_to_run_it(tmp_path):

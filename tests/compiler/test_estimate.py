@@ -57,6 +57,18 @@ class Step:
         step(captured, self.pack.supervised).loss.backward()
 
 
+def test_an_evaluation_of_more_documents_than_a_micro_step_takes_memory(write):
+    def memory(documents: int) -> dict[str, int]:
+        held = f"evaluate=[Evaluate(Prompts('held.jsonl', max_length=32), batch_size={documents})]"
+        (write().parent / "held.jsonl").write_text('{"input_ids": [1, 2, 3], "loss_mask": [1, 1, 1]}\n')
+        return {p.name: p.bytes for p in compile(load(write(OPTIONS["float32"], held))).memory}
+
+    small, large, larger = map(memory, (4, 400, 800))
+    assert "evaluation" not in small
+    # features of four widths of 64, the teacher's 128 logits and what the head reads, in float32
+    assert larger["evaluation"] - large["evaluation"] == 400 * 32 * (4 * 64 + 128 + 4 * 64) * 4
+
+
 @pytest.fixture(params=OPTIONS)
 def step(write, request) -> Step:
     """Captured padded: the counter sees the target's own attention, which the estimate counts."""

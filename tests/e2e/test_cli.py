@@ -98,6 +98,11 @@ def test_export_of_the_run_and_of_one_checkpoint(home, monkeypatch, capsys):
     written = [Path(word) for word in capsys.readouterr().out.split()]
     exports = home / "runs/tiny-eagle3/export"
     assert written == [exports / "hf", exports / "sglang-step-000080"]
+    shutil.copytree(home / "runs/tiny-eagle3/checkpoints/step-000080", home / "copied")
+    assert main(["export", "copied", "--to", "hf"]) == 1
+    assert "say where to write: --out FOLDER" in capsys.readouterr().err
+    assert main(["export", "copied", "--to", "sglang", "--out", "apart"]) == 0
+    assert (home / "apart/model.safetensors").read_bytes() == (written[1] / "model.safetensors").read_bytes()
     tensors = load_file(written[1] / "model.safetensors")
     assert "embed_tokens.weight" not in tensors
     assert {"fc.weight", "lm_head.weight", "d2t", "t2d"} <= tensors.keys()

@@ -63,6 +63,15 @@ def processes(tmp_path, monkeypatch):
     return make
 
 
+def test_files_in_the_users_folder_are_not_taken_for_the_standard_librarys(tmp_path, monkeypatch):
+    (tmp_path / "dis.py").write_text("raise SystemExit('the wrong dis')")
+    monkeypatch.chdir(tmp_path)
+    command = launch.Command(tmp_path / "no.json", tmp_path / "out", tmp_path / "err", None)
+    launch.start(command).wait(60)
+    assert "the wrong dis" not in command.err.read_text()
+    assert "no.json" in command.err.read_text()
+
+
 @pytest.mark.parametrize("status", [0, 130])
 def test_the_end_of_the_trainer_is_the_end(processes, status):
     ends = {"controller": Ended(None), "trainer": Ended(status)}

@@ -94,6 +94,9 @@ def test_a_lost_export_is_written_again_without_training(toy):
     again, said = quiet(toy.plan())
     assert "saved" not in said
     assert (again.exports[0] / "model.safetensors").read_bytes() == content
+    (first.exports[0] / "model.safetensors").unlink()
+    quiet(toy.plan())
+    assert (again.exports[0] / "model.safetensors").read_bytes() == content, "half an export is none"
 
 
 def test_a_longer_run_goes_on_where_it_ended(toy):

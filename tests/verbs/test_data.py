@@ -99,8 +99,8 @@ def test_vocab_tells_what_training_would_keep(recipe, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "chats.jsonl, 2 documents",
-        "draft vocabulary: 9 of 300 ids, 90.91% of the supervised tokens",
-        "  33 supervised tokens, 10 distinct ids",
+        "draft vocabulary: 9 of 300 ids, 90.91% of the replies' tokens",
+        "  33 tokens in replies, 10 distinct ids",
     ]
     (missed,) = lines[4:]
     assert missed.split()[1:] == ["3x", "'<|im_end|>'"]

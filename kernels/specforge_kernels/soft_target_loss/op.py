@@ -183,6 +183,7 @@ class _KernelSweep:
             found = objective.row_weights(self.acceptance_W)
             weights = (found[0].to(torch.float32), found[1].to(torch.float32))
         grad_rows_WH, grad_head = torch.empty_like(self._rows_WH), WeightSum(torch.float32)
+        logits_cd = logits
         for at, logits_cd in self._chunks(logits):
             self._sweep(at, logits_cd, kind, weights)
             torch.mm(logits_cd, self._head_dH, out=grad_rows_WH[at])

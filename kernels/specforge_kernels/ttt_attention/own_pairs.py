@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from specforge_kernels.weight_sum import backward_pass
+
 
 class Buffers:
     """What every step of an unroll reads and adds to: keys, values and, in a backward pass, their gradients.
@@ -20,17 +22,19 @@ class Buffers:
         self.keys_kQGd, self.values_kQGe = (x.new_empty(steps, *x.shape) for x in (key_QGd, value_QGe))
         self.grad_keys_kQGd: torch.Tensor | None = None
         self.grad_values_kQGe: torch.Tensor | None = None
+        self._pass = -1
 
     def gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The buffers to add to; of zeros when the first step of a backward pass asks."""
-        if self.grad_keys_kQGd is None or self.grad_values_kQGe is None:
+        last, self._pass = self._pass, backward_pass()
+        if last != self._pass or self.grad_keys_kQGd is None or self.grad_values_kQGe is None:
             self.grad_keys_kQGd, self.grad_values_kQGe = (
                 torch.zeros_like(x) for x in (self.keys_kQGd, self.values_kQGe)
             )
         return self.grad_keys_kQGd, self.grad_values_kQGe
 
     def taken(self, step: int) -> None:
-        """Step 0 is the last to be taken back: a further backward pass starts anew."""
+        """Step 0 is the last to be taken back: nothing is kept for longer."""
         if step == 0:
             self.grad_keys_kQGd = self.grad_values_kQGe = None
 

@@ -46,6 +46,11 @@ def export(checkpoint: Path, format: str, out: Path) -> Path:
     return out
 
 
+def is_whole(out: Path) -> bool:
+    """Whether `out` holds both files of an export."""
+    return all((out / name).is_file() for name in (CONFIG_FILE, WEIGHTS_FILE))
+
+
 def export_keys(draft: DraftSettings, format: str) -> tuple[str, ...]:
     """Names of the exported tensors, sorted.
 
@@ -132,7 +137,7 @@ def _with_embedding(saved: SavedDraft, format: str) -> dict[str, torch.Tensor]:
 
 
 def _refuse_other(out: Path) -> None:
-    """ValueError unless `out` is absent, empty, or holds an earlier export and nothing else."""
+    """ValueError unless `out` is absent, empty, or holds an earlier export, or its config, and nothing else."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -140,7 +145,7 @@ def _refuse_other(out: Path) -> None:
     names = {p.name for p in out.iterdir()}
     if not names:
         return
-    if names == {CONFIG_FILE, WEIGHTS_FILE} and _architectures(out / CONFIG_FILE) == [ARCHITECTURE]:
+    if names <= {CONFIG_FILE, WEIGHTS_FILE} and _architectures(out / CONFIG_FILE) == [ARCHITECTURE]:
         return
     raise ValueError(
         f"{out} is not empty and is not an earlier export (it holds {', '.join(sorted(names)[:5])}); "
@@ -151,7 +156,7 @@ def _refuse_other(out: Path) -> None:
 def _architectures(config: Path) -> Any:
     try:
         return json.loads(config.read_text(encoding="utf-8")).get("architectures")
-    except (ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError):
         return None
 
 

@@ -20,7 +20,8 @@ SHOWN_IDS = 10
 class VocabReport:
     """The draft vocabulary of `size` ids that training would make of a source.
 
-    `tokens`: supervised tokens counted, `distinct` ids among them. `coverage`: share of the tokens whose id is kept.
+    `tokens`: those counted, where the loss mask is set (a document's last may be one of them, and is no supervised
+    row), `distinct` ids among them. `coverage`: share of the tokens whose id is kept.
     `missed`: the most frequent ids that are not kept, with their counts. `by_size`: the coverage at other sizes.
     """
 
@@ -35,8 +36,8 @@ class VocabReport:
     def text(self, name: Callable[[int], str]) -> str:
         """Lines for a terminal; `name` says what an id stands for ("" where it cannot be told)."""
         lines = [
-            f"draft vocabulary: {self.size:,} of {self.vocab_size:,} ids, {self.coverage:.2%} of the supervised tokens",
-            f"  {self.tokens:,} supervised tokens, {self.distinct:,} distinct ids",
+            f"draft vocabulary: {self.size:,} of {self.vocab_size:,} ids, {self.coverage:.2%} of the replies' tokens",
+            f"  {self.tokens:,} tokens in replies, {self.distinct:,} distinct ids",
         ]
         if self.missed:
             lines.append("most frequent ids not covered:")

@@ -23,17 +23,16 @@ class Ties:
     """The tied weights of one unroll."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Tied] = {}
+        self._known: dict[int, tuple[torch.Tensor, Tied]] = {}
 
     def of(self, weight: torch.Tensor) -> Tied:
-        """The same for every read of `weight`, which must live as long as this."""
+        """The same for every read of `weight`."""
         if not (weight.requires_grad and torch.is_grad_enabled()):
             return Tied(weight)
-        known = self._known.get(id(weight))
-        if known is None:
+        if id(weight) not in self._known:
             total = WeightSum()
-            known = self._known[id(weight)] = Tied(_Tie.apply(weight, total), total)
-        return known
+            self._known[id(weight)] = weight, Tied(_Tie.apply(weight, total), total)
+        return self._known[id(weight)][1]
 
 
 class NoTies(Ties):

@@ -25,6 +25,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from specforge.runtime.control.peer import PeerGone
+from specforge.runtime.env import isolated_children
 from specforge.runtime.train.interrupt import Interrupt, Stop
 from specforge.runtime.train.parallel import PeerLost
 
@@ -73,7 +74,8 @@ def start_server() -> None:
     # it inherits the mask, and ranks do: a terminal's Ctrl-C is this process's alone, which gets it a little later
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        forkserver.ensure_running()
+        with isolated_children():
+            forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -15,7 +15,7 @@ def test_the_missed_ids_are_the_most_frequent_that_are_not_kept():
     assert report.missed == ((5, 4), (2, 1), (4, 1))
     assert report.by_size == ()
     text = report.text(lambda id: "'x'" if id == 5 else "")
-    assert "2 of 7 ids, 70.00% of the supervised tokens" in text
+    assert "2 of 7 ids, 70.00% of the replies' tokens" in text
     assert "       5        4x 'x'\n" in text
 
 

@@ -48,6 +48,14 @@ def test_a_further_backward_pass_starts_anew(given):
     assert torch.equal(first, second)
 
 
+def test_a_pass_that_does_not_reach_the_weight_leaves_nothing_for_the_next(given):
+    weight, rows = given
+    out = unrolled(weight, rows, Ties())[-1].square().sum()
+    wanted = torch.autograd.grad(out, weight, retain_graph=True)[0]
+    torch.autograd.grad(out, rows, retain_graph=True)
+    assert torch.equal(torch.autograd.grad(out, weight)[0], wanted)
+
+
 def test_all_reads_have_one_tie_and_a_frozen_weight_has_none(given):
     ties = Ties()
     assert ties.of(given[0]).sum is ties.of(given[0]).sum is not None
