@@ -19,7 +19,7 @@ status=0
 for one in "${!running[@]}"; do
     wait "${running[$one]}"
     code=$?
-    ours=$(grep -E 'Race reported|Invalid|Uninitialized|leaked' "$logs/$one.log" | grep -vc 'at::native')
+    ours=$(grep -E 'Race reported|Invalid|Uninitialized|leaked|Program hit|Barrier error|out of bounds|misaligned' "$logs/$one.log" | grep -vc 'at::native')
     [ $code = 0 ] && [ "$ours" = 0 ] || status=1
     echo "$one: exit $code; $ours reports of our kernels; $(grep -hE 'ERROR SUMMARY|RACECHECK SUMMARY' "$logs/$one.log" | tail -1); $(grep -hE '(passed|failed)' "$logs/$one.log" | tail -1)"
 done

@@ -43,11 +43,9 @@ def compared(found: dict[tuple[str, int], list[dict]]) -> list[dict]:
         pairs = [apart(found[kind, a], found[kind, b], curve) for kind in KINDS
                  for a, b in itertools.combinations(seeds, 2)]  # fmt: skip
         third = {
-            seed: mean(
-                x[curve] - y[curve]
-                for x, y in list(zip(found["triton", seed], found["torch", seed], strict=True))[-10:]
-            )
+            seed: mean(x[curve] - y[curve] for x, y in lines[-max(1, len(lines) // 3) :])
             for seed in seeds
+            for lines in [list(zip(found["triton", seed], found["torch", seed], strict=True))]
         }
         last = {kind: [found[kind, seed][-1][curve] for seed in seeds] for kind in KINDS}
         rows.append({"curve": curve, "apart": paths, "drift": third, "seeds_apart": pairs, "last": last})

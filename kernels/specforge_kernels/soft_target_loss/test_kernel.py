@@ -73,6 +73,19 @@ def check_zero_acceptance(device: str) -> None:
     assert torch.isfinite(rows.grad).all()
 
 
+def check_no_rows(device: str) -> None:
+    head = torch.ones(4, 3, device=device, requires_grad=True)
+    taught = teacher(
+        torch.ones(2, 3, device=device), head.detach(), torch.arange(4, device=device), implementation="triton"
+    )
+    none, d2t = torch.zeros(0, dtype=torch.int64, device=device), torch.zeros(4, dtype=torch.int64, device=device)
+    rows = torch.zeros(0, 3, device=device, requires_grad=True)
+    found = soft_target_loss(rows, head, taught, none, torch.zeros(0, device=device), d2t)
+    found.loss.backward()
+    assert found.loss.item() == 0
+    assert not head.grad.any()
+
+
 def main(device: str) -> None:
     cases = UNROUNDED | ({name: SMALL[name] for name in NAMES} if device == "cpu" else ON_GPU)
     for name, case in cases.items():
@@ -86,6 +99,7 @@ def main(device: str) -> None:
                 assert error < TOLERANCE[dtype], (name, dtype, lk, error)
     check_ties(device)
     check_zero_acceptance(device)
+    check_no_rows(device)
     op.kernel_chunk_rows = lambda rows, vocab: 7
     for lk in (None, "lambda"):
         error = compare(SMALL["odd sizes"], torch.float32, device, lk)

@@ -1,7 +1,8 @@
 """In: a GPU. Out: times of the Triton attention beside flex_attention's and SDPA's, bfloat16, if it is right.
 
 3 own pairs a row, as in the middle of an unroll. flex_attention does the same work on keys with the own pairs behind
-them; SDPA, without own pairs, does less. FLOPs are of visible pairs, the backward pass without what it computes again.
+them; SDPA, without own pairs, does less. FLOPs are of visible pairs: two matmuls forward and the
+usual five backward, of which one computes the scores again (ours computes them twice: seven).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from specforge_kernels.measure import Ceilings, Row, backward, main, other
 from specforge_kernels.ttt_attention.blocks import blocks
 from specforge_kernels.ttt_attention.launch import TritonAttention
-from specforge_kernels.ttt_attention.test_kernel import check
+from specforge_kernels.ttt_attention.test_kernel import WIDTHS, check
 
 HEADS = {
     "Llama-3-8B, Qwen3-8B": (32, 8, 128, 128),
@@ -108,4 +109,4 @@ def plain(leaves: tuple[torch.Tensor, ...], backend: SDPBackend) -> tuple[Callab
 
 
 if __name__ == "__main__":
-    sys.exit(main(rows, lambda: [check("several documents", torch.bfloat16, "cuda")]))
+    sys.exit(main(rows, lambda: [check(name, torch.bfloat16, "cuda") for name in WIDTHS]))

@@ -21,8 +21,15 @@ from specforge_kernels.ttt_attention.layout import key_layout, query_layout
 from specforge_kernels.ttt_attention.op import ttt_attention_part
 from specforge_kernels.ttt_attention.reference import reference
 
+WIDTHS = {  # those of real models, which have tiles of their own
+    "heads of 64": Case((150, 3, 70), 0.8, 2, key_width=64, value_width=64),
+    "heads of 96": Case((150, 3, 70), 0.8, 2, key_width=96, value_width=96),
+    "heads of 128": Case((150, 3, 70), 0.8, 2, key_width=128, value_width=128),
+    "heads of 192 and 128": Case((150, 3, 70), 0.8, 2, heads=2, key_width=192, value_width=128),
+}
 CASES = {name: case for name, case in SMALL.items() if sum(case.lengths) < 100} | {
     "two blocks": Case((70, 3, 290), 0.8, 2),
+    **WIDTHS,
     "every key block whole": Case((400,), 1.0, 1, heads=2, kv_heads=1),
     "a window over blocks": Case((150, 40), 1.0, 2, heads=2, kv_heads=2, window=33),
 }
